@@ -1,0 +1,67 @@
+"""onecurve: one loss curve, any cluster. Trains an ordinary PyTorch model on the machines you have.
+
+Names are loaded when first used, so that `import onecurve` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from onecurve.describe.errors import OnecurveError
+    from onecurve.describe.plan import Plan
+    from onecurve.job import loss
+    from onecurve.job.job import Evaluate, Job
+    from onecurve.job.optimizer import SGD, AdamW, Optimizer
+    from onecurve.job.schedule import constant, cosine, linear
+    from onecurve.job.weighted import Weighted
+    from onecurve.verbs.check import check
+    from onecurve.verbs.prepare import prepare
+    from onecurve.verbs.run import run
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SGD",
+    "AdamW",
+    "Evaluate",
+    "Job",
+    "OnecurveError",
+    "Optimizer",
+    "Plan",
+    "Weighted",
+    "check",
+    "constant",
+    "cosine",
+    "linear",
+    "loss",
+    "prepare",
+    "run",
+]
+
+_HOMES = {
+    "describe.errors": ("OnecurveError",),
+    "describe.plan": ("Plan",),
+    "job.job": ("Evaluate", "Job"),
+    "job.optimizer": ("AdamW", "Optimizer", "SGD"),
+    "job.schedule": ("constant", "cosine", "linear"),
+    "job.weighted": ("Weighted",),
+    "verbs.check": ("check",),
+    "verbs.prepare": ("prepare",),
+    "verbs.run": ("run",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "loss":
+        value: Any = import_module("onecurve.job.loss")
+    elif name in _HOME_OF:
+        value = getattr(import_module(f"onecurve.{_HOME_OF[name]}"), name)
+    else:
+        raise AttributeError(f"module 'onecurve' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,3 @@
+from onecurve.cli import main
+
+raise SystemExit(main())

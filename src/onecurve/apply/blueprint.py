@@ -1,0 +1,40 @@
+"""The model before any rank holds it: recorded on fake tensors where its constructor allows, otherwise built whole."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from onecurve.apply.tape import Tape, build_whole, record
+from onecurve.describe.errors import OnecurveError
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    module: nn.Module
+    tape: Tape | None
+    """None where the module is real already."""
+    warning: str = ""
+
+    @property
+    def parameter_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.module.parameters())
+
+    @property
+    def trained_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.module.parameters() if parameter.requires_grad)
+
+
+def draw(build: Callable[[], nn.Module], seed: int) -> Blueprint:
+    """Run the user's constructor. A blueprint is used up by the part that is made of it."""
+    try:
+        return Blueprint(*record(build, seed))
+    except OnecurveError:
+        raise
+    except Exception as error:
+        # Either the constructor does what fake tensors cannot follow, or it is wrong: building it for real will tell.
+        module = build_whole(build, seed)
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        return Blueprint(
+            module, None, f"the model's constructor could not be recorded ({reason}); every rank builds it whole"
+        )

@@ -1,0 +1,69 @@
+"""Makes a recorded module real, as much of it as is asked for, keeping ties, buffers and stray tensors."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from onecurve.apply.tape import Tape
+
+
+class Weights:
+    """Turns the fake tensors of modules into real ones on a device, each tensor once however often it is met."""
+
+    def __init__(self, tape: Tape | None, device: torch.device, dtype: torch.dtype | None) -> None:
+        """`tape` is None for a module that is real already; `dtype` None leaves floating point as it is."""
+        self._tape = tape
+        self._device = device
+        self._dtype = dtype
+        self._made: dict[int, Tensor] = {}
+        self._kept_alive: list[Tensor] = []  # so that no id is used twice
+
+    def realize(self, module: nn.Module) -> None:
+        """In place, for the module and all below it."""
+        for each in module.modules():
+            for name, parameter in each._parameters.items():
+                if parameter is not None:
+                    each._parameters[name] = self._real(parameter)  # type: ignore[assignment]
+            for name, buffer in each._buffers.items():
+                if buffer is not None:
+                    each._buffers[name] = self._real(buffer)
+            for name, value in each.__dict__.items():
+                if name not in ("_parameters", "_buffers", "_modules"):
+                    each.__dict__[name] = _map_tensors(value, self._real)
+
+    def _real(self, tensor: Tensor) -> Tensor:
+        if id(tensor) not in self._made:
+            real = self._make(tensor)
+            self._made[id(tensor)] = self._made[id(real)] = real
+            self._kept_alive += [tensor, real]
+        return self._made[id(tensor)]
+
+    def _make(self, tensor: Tensor) -> Tensor:
+        value = self._tape.value(tensor) if self._tape is not None else tensor.detach()
+        value = value.to(self._device, self._dtype if value.is_floating_point() else None)
+        if isinstance(tensor, nn.Parameter):
+            real = nn.Parameter(value, requires_grad=tensor.requires_grad)
+            real.__dict__.update({k: v for k, v in tensor.__dict__.items() if not k.startswith("_") and k not in _FAKE})
+            return real
+        return value
+
+
+_FAKE = frozenset(("fake_device", "fake_mode", "constant", "real_tensor", "nonzero_memo", "item_memo", "unique_memo"))
+"""What a fake tensor's own bookkeeping adds; other attributes are the user's marks and are kept."""
+
+
+def is_fake(module: nn.Module) -> bool:
+    return any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers()))
+
+
+def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A module's stray tensors: plain attributes, also in lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, list | tuple | dict) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
+        return pytree.tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, value)
+    return value

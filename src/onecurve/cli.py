@@ -1,0 +1,138 @@
+"""The command line: reads arguments, calls a verb, prints. Each verb is imported only when it is called."""
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+import onecurve
+from onecurve.describe.convert import to_json, to_plain
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 well, 1 failed, 2 wrongly asked, 130 interrupted."""
+    chosen = _read(arguments)
+    verb: Callable[[argparse.Namespace], int] = chosen.verb
+    try:
+        return verb(chosen)
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except Exception as error:
+        return _report(error)
+
+
+def _read(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes words after flags for mistakes; `run train.py --ranks 2 lr=1e-4` is none."""
+    parser = _parser()
+    chosen, rest = parser.parse_known_args(arguments)
+    unknown = [word for word in rest if word.startswith("-")]
+    if unknown:
+        parser.error(f"unknown flag {unknown[0]}; see 'onecurve --help' and the verb's own --help")
+    chosen.arguments += rest
+    return chosen
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    from onecurve.report.summary import summary_lines
+    from onecurve.verbs.run import run
+
+    summary = run(
+        chosen.script,
+        chosen.arguments,
+        plan=chosen.plan,
+        ranks=chosen.ranks,
+        out=chosen.out,
+        fresh=chosen.fresh,
+        quiet=chosen.json,
+    )
+    if summary is not None:
+        _say([to_json(summary)] if chosen.json else summary_lines(summary))
+    return 0
+
+
+def _check(chosen: argparse.Namespace) -> int:
+    from onecurve.report.verdicts import result_lines
+    from onecurve.verbs.check import check
+
+    result = check(
+        chosen.script,
+        chosen.arguments,
+        plans=chosen.plan,
+        ranks=chosen.ranks,
+        steps=chosen.steps,
+        precision=chosen.precision,
+        quiet=chosen.json,
+    )
+    if result is None:
+        return 0
+    _say([to_json({"holds": result.holds, **to_plain(result)})] if chosen.json else result_lines(result))
+    return 0 if result.holds else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.")
+    parser.add_argument("--version", action="version", version=f"onecurve {onecurve.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    run = _add_verb(verbs, "run", _run, "train a job on the devices of this host")
+    run.add_argument(
+        "--plan",
+        default="auto",
+        help="how to split it: 'replicate2 mb8×2', or a plan.toml (default: every rank a copy)",
+    )
+    run.add_argument(
+        "--ranks", type=int, metavar="N", help="processes to start (default: one per GPU, or one on a CPU host)"
+    )
+    run.add_argument("--out", metavar="FOLDER", help="where records and weights go (default: runs/NAME of the script)")
+    run.add_argument("--fresh", action="store_true", help="replace the run that is in the folder")
+
+    check = _add_verb(verbs, "check", _check, "prove that the split job computes what one device computes")
+    check.add_argument(
+        "--plan", action="append", default=[], help="a plan to check; may be repeated (default: a matrix)"
+    )
+    check.add_argument("--ranks", type=int, metavar="N", default=4, help="largest world of the matrix (default: 4)")
+    check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")
+    check.add_argument(
+        "--precision",
+        choices=["fp64", "fp32"],
+        default="fp64",
+        help="fp64: every tensor; fp32: the loss curve, against the spread of perturbed runs",
+    )
+    return parser
+
+
+def _add_verb(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    action: Callable[[argparse.Namespace], int],
+    summary: str,
+) -> argparse.ArgumentParser:
+    verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    verb.add_argument("script", help="Python file that defines job()")
+    verb.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job(), for example lr=1e-4")
+    verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    verb.set_defaults(verb=action)
+    return verb
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _report(error: Exception) -> int:
+    """What went wrong, for a person; under torchrun it is left for torchrun to show once."""
+    from onecurve.verbs.rank import account_for
+
+    text = account_for(error)
+    if text is not None:
+        _complain(text)
+    return 1
+
+
+def _complain(text: str) -> None:
+    console = Console(stderr=True)
+    console.show_cursor()  # a rank that was ended while it drew a bar could not do it
+    console.print(f"[bold red]onecurve:[/bold red] {escape(text)}", highlight=False, soft_wrap=True)

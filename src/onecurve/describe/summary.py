@@ -1,0 +1,22 @@
+"""How a run ended."""
+
+from dataclasses import dataclass
+
+from onecurve.describe.record import EvaluationRecord
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """How a run ended; also in the run folder."""
+
+    out: str
+    plan: str
+    ranks: int
+    steps: int
+    """Steps done."""
+    steps_planned: int
+    loss: float
+    """Of the last step."""
+    evaluation: EvaluationRecord | None
+    seconds: float
+    samples_per_second: float

@@ -1,0 +1,24 @@
+"""Numbers as a person reads them."""
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def bytes_text(count: float) -> str:
+    """`63.4 GiB`"""
+    for unit in _BYTE_UNITS:
+        if abs(count) < 1024 or unit == _BYTE_UNITS[-1]:
+            break
+        count /= 1024
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """`41.2 ms`, `8.3 s`, `2 min 05 s`, `3 h 07 min`"""
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,77 @@
+"""The devices of this host. CPU is one of them.
+
+Accelerators go through torch.accelerator; nothing here has run on a GPU yet, only on CPU.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from onecurve.describe.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device of one rank."""
+
+    torch_device: torch.device
+    backend: str
+    """What torch.distributed is to use."""
+    asynchronous: bool
+    """Work is queued: the host should not ask for a result before it must."""
+
+    @property
+    def kind(self) -> str:
+        return self.torch_device.type
+
+    def seed(self, seed: int) -> None:
+        """Seed what the model draws from, host and device."""
+        torch.default_generator.manual_seed(seed)
+        if self.kind != "cpu":
+            torch.get_device_module(self.torch_device).manual_seed(seed)
+
+
+def local_device(local_rank: int) -> Device:
+    """The device of this host's rank `local_rank`, made current."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        return Device(torch.device("cpu"), "gloo", asynchronous=False)
+    torch.accelerator.set_device_index(local_rank)
+    device = torch.device(accelerator.type, local_rank)
+    backend = torch.distributed.get_default_backend_for_device(accelerator.type)
+    return Device(device, f"cpu:gloo,{accelerator.type}:{backend}", asynchronous=True)
+
+
+def here() -> Cluster:
+    """What this host has."""
+    cores = len(os.sched_getaffinity(0))
+    if torch.accelerator.is_available():
+        accelerator = torch.accelerator.current_accelerator()
+        assert accelerator is not None
+        _, total = torch.get_device_module(accelerator.type).mem_get_info()
+        return Cluster(accelerator.type, torch.accelerator.device_count(), total, cores)
+    return Cluster("cpu", cores, _host_memory(), cores)
+
+
+def loader_workers(cluster: Cluster, ranks: int) -> int:
+    """Processes that load data for each rank: one where cores do the computing, more where they would idle."""
+    return 1 if cluster.device == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
+
+
+def use_threads(cluster: Cluster, ranks: int) -> None:
+    """Give every rank of this host its part of the cores, unless the user has said otherwise."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, cluster.cores // ranks))
+
+
+def _host_memory() -> int:
+    """Physical memory, or what the container may use of it."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return min(physical, int(Path(limit).read_text()))
+        except (OSError, ValueError):
+            continue
+    return physical

@@ -1,0 +1,52 @@
+"""What ranks tell each other outside the engines' own collectives: sums of numbers, and short texts. No pickle."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Group = dist.ProcessGroup | None
+"""None is a group of one."""
+
+
+def add_over(group: Group, values: Tensor) -> Tensor:
+    """Sum `values` over the group, in place; every rank gets the same bits."""
+    if group is not None:
+        dist.all_reduce(values, group=group)
+    return values
+
+
+def texts_of_all(text: str) -> list[str]:
+    """Every rank's text, on every rank, in the order of ranks. For short reports: memory grows with the world."""
+    if not dist.is_initialized():
+        return [text]
+    mine = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([mine.numel()]))
+    longest = max(int(size) for size in sizes)
+    padded = torch.zeros(longest, dtype=torch.uint8)
+    padded[: mine.numel()] = mine
+    rows = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+    dist.all_gather(rows, padded)
+    return [_decode(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if dist.is_initialized():
+        dist.all_reduce(torch.zeros(1))
+
+
+def _decode(row: Tensor, size: int) -> str:
+    return bytes(row[:size].tolist()).decode().strip()
+
+
+def subgroup(ranks: Sequence[int]) -> Group:
+    """A group of these ranks; every rank of the world must call it. None for a group of one."""
+    if not dist.is_initialized():
+        return None
+    if len(ranks) == dist.get_world_size():
+        return dist.group.WORLD
+    group = dist.new_group(list(ranks))
+    return group if len(ranks) > 1 and isinstance(group, dist.ProcessGroup) else None

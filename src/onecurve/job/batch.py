@@ -1,0 +1,52 @@
+"""One collated micro-batch: what the model takes, what the loss takes, and of how many samples it was made."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.job.weighted import Weighted
+
+
+@dataclass(frozen=True)
+class Micro:
+    inputs: Any
+    target: Any
+    samples: int
+    """0 for a filler: a rank that has no sample left but must join the others' collectives."""
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "Micro":
+        """On the device; `dtype` converts what is floating point (None leaves it as it is)."""
+
+        def move(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            return leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
+
+        return Micro(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
+
+    def forward(self, model: nn.Module) -> Any:
+        """Call the model: a tuple or list is spread into positional arguments, a dict into keywords."""
+        if isinstance(self.inputs, tuple | list):
+            return model(*self.inputs)
+        if isinstance(self.inputs, dict):
+            return model(**self.inputs)
+        return model(self.inputs)
+
+
+def as_micro(collated: Any, samples: int) -> Micro:
+    if not isinstance(collated, tuple | list) or len(collated) != 2:
+        what = f"{len(collated)} values" if isinstance(collated, tuple | list) else f"a {type(collated).__name__}"
+        raise OnecurveError(
+            f"data: a batch must be a pair (input, target), this one is {what}; return a pair from the dataset's "
+            "__getitem__ (put several inputs into a tuple or dict of their own), or give Job a collate function"
+        )
+    return Micro(collated[0], collated[1], samples)
+
+
+Objective = Callable[[Any, Micro], Weighted]
+"""The model's output and the micro-batch it came from → the loss as a sum and its count."""

@@ -1,0 +1,110 @@
+"""The Job: what the user wants trained, said once for every cluster."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.job.optimizer import OptimizerFactory
+from onecurve.job.schedule import AnySchedule, Schedule
+from onecurve.job.weighted import Weighted
+
+Loss = Callable[[Any, Any], Tensor | Weighted]
+Metric = Callable[[Any, Any], Weighted]
+BatchNorm = Literal["sync", "local"]
+
+
+class Dataset(Protocol):
+    """Map-style: `dataset[i]` gives one sample as `(input, target)`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure loss and metrics over another dataset, each sample once, every `every` steps and at the end."""
+
+    data: Callable[[], Dataset]
+    every: int
+
+    def __post_init__(self) -> None:
+        _at_least_one("Evaluate", "every", self.every)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Model, loss, data, optimizer, global batch and steps.
+
+    The model and the data are callables: each rank builds them for itself. A tuple or dict input is spread into the
+    model's arguments. The loss returns one value per sample, a `Weighted` sum, or a mean over samples (tested at
+    start).
+    """
+
+    model: Callable[[], nn.Module]
+    loss: Loss
+    data: Callable[[], Dataset]
+    optimizer: OptimizerFactory
+    global_batch: int
+    steps: int | None = None
+    epochs: float | None = None
+    """Instead of steps. The last step runs over into the next pass where the data does not divide evenly."""
+    schedule: AnySchedule = field(default_factory=Schedule)
+    evaluate: Evaluate | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    """Measured at evaluations."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """Makes one batch `(input, target)` of a list of samples; torch's own by default."""
+    clip: float | None = None
+    """Largest norm of the whole gradient."""
+    batch_norm: BatchNorm = "sync"
+    """Statistics over all ranks of a round, or over each rank's own samples."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _at_least_one("Job", "global_batch", self.global_batch)
+        if (self.steps is None) == (self.epochs is None):
+            raise OnecurveError("Job: give either steps=… or epochs=…")
+        if self.steps is not None:
+            _at_least_one("Job", "steps", self.steps)
+        if self.epochs is not None and not self.epochs > 0:
+            raise OnecurveError(f"Job: epochs = {self.epochs}; a number above 0 is needed")
+        if self.clip is not None and not self.clip > 0:
+            raise OnecurveError(f"Job: clip = {self.clip}; a norm above 0 is needed, or None for no clipping")
+        if self.batch_norm not in ("sync", "local"):
+            raise OnecurveError(f"Job: batch_norm = {self.batch_norm!r} (known: 'sync', 'local')")
+        for name in ("model", "loss", "data", "optimizer"):
+            value = getattr(self, name)
+            if isinstance(value, nn.Module) and name == "model":
+                raise OnecurveError(
+                    "Job: model is a module already built; give the callable that builds it: model=MyModel"
+                )
+            if not callable(value):
+                raise OnecurveError(
+                    f"Job: {name} is a {type(value).__name__}; a callable is needed ({_CALLABLES[name]})"
+                )
+
+    def total_steps(self, samples: int) -> int:
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return max(1, -int(-self.epochs * samples // self.global_batch))
+
+    def rate(self, step: int, steps: int) -> float:
+        """The schedule's factor at a step."""
+        return self.schedule.factor(step, steps) if isinstance(self.schedule, Schedule) else self.schedule(step, steps)
+
+
+_CALLABLES = {
+    "model": "model=MyModel or model=lambda: MyModel(width=64)",
+    "loss": "loss=onecurve.loss.cross_entropy or your own loss(output, target)",
+    "data": "data=lambda: MyDataset()",
+    "optimizer": "optimizer=onecurve.AdamW(lr=3e-4)",
+}
+
+
+def _at_least_one(owner: str, name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise OnecurveError(f"{owner}: {name} = {value!r}; a whole number of at least 1 is needed")

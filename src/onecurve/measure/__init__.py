@@ -1,0 +1,1 @@
+"""From torch modules to nouns. So far: which blocks a model has (blocks.py)."""

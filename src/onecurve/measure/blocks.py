@@ -1,0 +1,51 @@
+"""The blocks of a model: its repeated children, each wrapped, recomputed or split as one."""
+
+from collections import Counter
+
+from torch import nn
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+
+
+def find_blocks(module: nn.Module) -> list[str]:
+    """Names of the outermost modules that have siblings of their own class, in the order of the model.
+
+    Leaves (a Linear among Linears) are too small to be blocks, and so are modules without parameters. A block that
+    shares a parameter with the rest of the model is left out: it cannot be wrapped alone.
+    """
+    blocks: list[str] = []
+    _search(module, "", blocks)
+    shared = {block for owners in _owners(module, blocks) if len(owners) > 1 for block in owners}
+    return [name for name in blocks if name not in shared]
+
+
+def _search(module: nn.Module, prefix: str, blocks: list[str]) -> None:
+    children = dict(module.named_children())
+    classes = Counter(type(child) for child in children.values() if _may_be_block(child))
+    for name, child in children.items():
+        if classes[type(child)] > 1:
+            blocks.append(prefix + name)
+        else:
+            _search(child, f"{prefix}{name}.", blocks)
+
+
+def _may_be_block(module: nn.Module) -> bool:
+    return (
+        not isinstance(module, _CONTAINERS)
+        and next(module.children(), None) is not None
+        and next(module.parameters(), None) is not None
+    )
+
+
+def _owners(module: nn.Module, blocks: list[str]) -> list[set[str]]:
+    """For each parameter the blocks it is in; "" stands for the rest of the model."""
+    owners: dict[int, set[str]] = {}
+    inside: set[str] = set()
+    for block in blocks:
+        for name, parameter in module.get_submodule(block).named_parameters(remove_duplicate=False):
+            owners.setdefault(id(parameter), set()).add(block)
+            inside.add(f"{block}.{name}")
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if name not in inside:
+            owners.setdefault(id(parameter), set()).add("")
+    return list(owners.values())

@@ -1,0 +1,106 @@
+"""What equal means: per tensor, max|a−b| ≤ 1e-9 · scale, in float64.
+
+The scale of a weight or buffer b is max(max|b|, lr · steps), since a weight whose true gradient is zero moves by
+rounding alone; that of a gradient is the largest element of the whole gradient, for the same reason.
+
+The reference's tensors lie in a folder, one safetensors file per step, so that each rank reads only the rows it holds.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from onecurve.device.piece import Piece
+
+LIMIT = 1e-9
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one tensor was from the reference after one step, as a fraction of its scale."""
+
+    step: int
+    tensor: str
+    size: float
+
+    @property
+    def holds(self) -> bool:
+        return self.size <= LIMIT  # not a number never does
+
+
+def keep_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
+    """Write what the reference holds after a step."""
+    weights = {f"value {name}": tensor.detach() for name, tensor in _named(module)}
+    gradients = {
+        f"gradient {name}": parameter.grad
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+    largest = {name: _largest(tensor) for name, tensor in (weights | gradients).items()}
+    tensors = {name: tensor.contiguous().clone() for name, tensor in (weights | gradients).items()}
+    metadata = {"loss": json.dumps(loss), "largest": json.dumps(largest)}
+    save_file(tensors, _file(folder, step), metadata)
+
+
+def compare_step(
+    state: Sequence[Piece], trained: Sequence[Piece], step: int, loss: float, lr: float, folder: Path
+) -> list[Difference]:
+    """Hold what this rank has after a step against the reference."""
+    with safe_open(_file(folder, step), "pt") as reference:
+        metadata = reference.metadata()
+        largest = json.loads(metadata["largest"])
+        expected = json.loads(metadata["loss"])
+        steepest = max((value for name, value in largest.items() if name.startswith("gradient ")), default=0.0)
+        found = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300))]
+        for piece in trained:
+            name = f"gradient {piece.name}"
+            has = piece.local.grad is not None
+            if has != (name in largest):
+                found.append(Difference(step, name, math.inf))
+            elif has:
+                found.append(
+                    Difference(step, name, _distance(piece, piece.local.grad, reference, name) / (steepest or 1))
+                )
+        for piece in state:
+            name = f"value {piece.name}"
+            scale = max(largest[name], lr * (step + 1)) or 1.0
+            found.append(Difference(step, name, _distance(piece, piece.local.detach(), reference, name) / scale))
+    return found
+
+
+def first_and_worst(found: Iterable[Difference]) -> Difference:
+    """Of the first step at which something differs, the tensor that differs most; else the largest difference."""
+    worst = sorted(found, key=lambda each: -each.size if not math.isnan(each.size) else -math.inf)
+    return min((each for each in worst if not each.holds), key=lambda each: each.step, default=worst[0])
+
+
+def _distance(piece: Piece, local: Tensor | None, reference: Any, name: str) -> float:
+    assert local is not None
+    if local.numel() == 0:
+        return 0.0
+    if not piece.shape:
+        return float((local - reference.get_tensor(name)).abs())
+    rows = slice(piece.offset[0], piece.offset[0] + local.shape[0])
+    distance = (local.double() - reference.get_slice(name)[rows].double()).abs()
+    return float(distance.max())
+
+
+def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _largest(tensor: Tensor) -> float:
+    return float(tensor.detach().double().abs().max()) if tensor.numel() else 0.0
+
+
+def _file(folder: Path, step: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"step-{step}.safetensors"

@@ -1,0 +1,40 @@
+"""Which plans a check tries: every mesh of the axes that are built, with rounds, both reductions and uneven shares."""
+
+from collections.abc import Iterator
+
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan, Precision, Reduce, split_evenly
+
+_ROUNDS: tuple[tuple[int, Reduce], ...] = ((1, "step"), (2, "step"), (2, "round"), (4, "step"), (4, "round"))
+
+
+def matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
+    """Plans for worlds of 1, 2, 4, … up to `ranks`, as far as the global batch can be split so."""
+    plans = []
+    for mesh in _meshes(ranks):
+        variants = _ROUNDS if mesh.size > 1 else tuple((rounds, "step") for rounds in (1, 2, 4))
+        for rounds, reduce in variants:
+            size, rest = divmod(global_batch, rounds)
+            if not rest and size >= mesh.data:
+                plans.append(Plan(mesh, split_evenly(size, mesh.data), rounds, precision, reduce))
+        plans += [Plan(mesh, shares, 2, precision, "step") for shares in _uneven(global_batch, mesh)]
+    return plans
+
+
+def _meshes(ranks: int) -> Iterator[Mesh]:
+    yield Mesh()
+    world = 2
+    while world <= ranks:
+        yield Mesh(replicate=world)
+        yield Mesh(shard=world)
+        if world > 2:
+            yield Mesh(replicate=2, shard=world // 2)
+        world *= 2
+
+
+def _uneven(global_batch: int, mesh: Mesh) -> Iterator[tuple[int, ...]]:
+    """Shares of 3 : 1, over two rounds."""
+    size, rest = divmod(global_batch, 2)
+    if mesh.data > 1 and not rest and size >= 2 * mesh.data:
+        pairs = split_evenly(size, mesh.data // 2)
+        yield tuple(share for pair in pairs for share in (pair - max(1, pair // 4), max(1, pair // 4)))

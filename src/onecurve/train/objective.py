@@ -1,0 +1,93 @@
+"""From the user's loss to a sum and its count, and the test that a mean really is a mean over samples."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.job.batch import Micro, Objective
+from onecurve.job.job import Loss
+from onecurve.job.weighted import Weighted
+
+_TOLERANCE = 2e-5  # of float32 outputs computed in batches of other sizes; a wrong mean differs by far more
+_TRIALS = 3
+
+
+def objective_of(loss: Loss) -> Objective:
+    """The loss as (output, micro-batch) → Weighted."""
+
+    def objective(output: Any, micro: Micro) -> Weighted:
+        return weigh(_call(loss, output, micro), micro.samples)
+
+    return objective
+
+
+def weigh(value: Any, samples: int, name: str = "loss") -> Weighted:
+    """One of the three forms a loss may have, as a sum and its count."""
+    if isinstance(value, Weighted):
+        if value.sum.dim() != 0:
+            raise OnecurveError(
+                f"{name}: Weighted(sum, …) needs a single number, its sum has shape {list(value.sum.shape)}"
+            )
+        return value
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return Weighted(value * samples, samples)
+    if isinstance(value, Tensor) and tuple(value.shape) == (samples,):
+        return Weighted(value.sum(), samples)
+    shape = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    raise OnecurveError(
+        f"{name}: it returned {shape} for {samples} samples; return one value per sample (shape [{samples}]), "
+        "onecurve.Weighted(sum, count), or a scalar mean over samples"
+    )
+
+
+def refuse_false_mean(loss: Loss, infer: Callable[[Micro], Any], read: Callable[[int, int], Micro], size: int) -> None:
+    """Test a loss that returns a scalar: the whole of `size` samples against two unequal parts of it.
+
+    `infer` is the model in evaluation mode, `read(begin, end)` collates the samples at these positions.
+    """
+    for trial in range(_TRIALS):
+        begin, middle, end = trial * size, trial * size + max(1, size // 3), (trial + 1) * size
+        whole, samples = _sum_of(loss, infer, read(begin, end))
+        if whole is None or size == 1:
+            return
+        first, _ = _sum_of(loss, infer, read(begin, middle))
+        second, _ = _sum_of(loss, infer, read(middle, end))
+        assert first is not None
+        assert second is not None
+        if abs(whole - first - second) > _TOLERANCE * max(abs(whole), abs(first), abs(second)):
+            raise OnecurveError(
+                f"loss: its scalar is not a mean over samples: {samples} samples at once give {whole / samples:.6g}, "
+                f"the same in parts of {middle - begin} and {end - middle} give {(first + second) / samples:.6g}. "
+                "If it is a mean over something else (tokens without padding), return onecurve.Weighted(sum, count); "
+                "if every sample's loss depends on the others in the batch (contrastive), it cannot be split"
+            )
+
+
+def _sum_of(loss: Loss, infer: Callable[[Micro], Any], micro: Micro) -> tuple[float | None, int]:
+    """mean × samples in float64, or None where the loss is not a scalar."""
+    value = _call(loss, pytree.tree_map(_double, infer(micro)), _double_target(micro))
+    if isinstance(value, Weighted) or not isinstance(value, Tensor) or value.dim() != 0:
+        weigh(value, micro.samples)
+        return None, micro.samples
+    return value.item() * micro.samples, micro.samples
+
+
+def _call(loss: Loss, output: Any, micro: Micro) -> Any:
+    try:
+        return loss(output, micro.target)
+    except OnecurveError:
+        raise
+    except Exception as error:
+        raise UserCodeError(f"loss: it raised {type(error).__name__}: {error}") from error
+
+
+def _double(leaf: Any) -> Any:
+    return leaf.to(torch.float64) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def _double_target(micro: Micro) -> Micro:
+    return Micro(micro.inputs, pytree.tree_map(_double, micro.target), micro.samples)

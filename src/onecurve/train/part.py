@@ -1,0 +1,44 @@
+"""What train/ needs of a rank's part of the model, whatever axes it was split along. Objects of apply/ satisfy it."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from onecurve.device.device import Device
+from onecurve.device.exchange import Group
+from onecurve.device.piece import Piece
+from onecurve.job.batch import Micro, Objective
+
+
+class Part(Protocol):
+    """What one rank holds and runs of the model."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def group(self) -> Group:
+        """All ranks that train this model together."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    @property
+    def trained(self) -> Sequence[Piece]:
+        """The parameters that are trained, ties once."""
+
+    def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
+        """Forward and backward of all rounds of one step on `sum × scale`.
+
+        Leaves in the gradient of every trained piece the sum over all ranks and rounds; returns this rank's
+        [sum, count]. `seeds` are what the model's own randomness is keyed by, one per round.
+        """
+
+    def place(self, micro: Micro) -> Micro:
+        """The micro-batch on the device and in the precision that the model takes."""
+
+    def infer(self, micro: Micro) -> Any:
+        """The model's output for a placed micro-batch, in evaluation mode, without gradients."""
+
+    def clear_gradients(self) -> None: ...

@@ -1,0 +1,129 @@
+"""A job put together on this rank: blueprint → part, dataset → batches, both → trainer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from onecurve.apply.blueprint import Blueprint, draw
+from onecurve.apply.mesh import LiveMesh
+from onecurve.apply.part import DataPart, Trial
+from onecurve.data.loader import Batch, Reader, evaluation_batches, training_batches
+from onecurve.data.order import Order
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import read_toml
+from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.plan import Plan, default_plan
+from onecurve.describe.record import EvaluationRecord
+from onecurve.device.device import Device
+from onecurve.job.batch import Micro
+from onecurve.job.job import Dataset, Job
+from onecurve.job.optimizer import Optimizer
+from onecurve.measure.blocks import find_blocks
+from onecurve.train.objective import objective_of, refuse_false_mean
+from onecurve.train.trainer import Trainer
+
+_TRIAL_SAMPLES = 12
+
+
+@dataclass(frozen=True)
+class Data:
+    """The job's dataset, opened, with its order."""
+
+    reader: Reader
+    order: Order
+    steps: int
+
+    def micro(self, begin: int, end: int) -> Micro:
+        """The samples at these positions as one micro-batch, read here and now."""
+        return self.reader.batch(self.order.samples(begin, end))
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """All that a rank needs to train."""
+
+    job: Job
+    plan: Plan
+    data: Data
+    part: DataPart
+    trainer: Trainer
+    data_rank: int
+
+    def batches(self, workers: int) -> Iterator[Batch]:
+        steps = range(self.data.steps)
+        return training_batches(self.data.reader, self.data.order, self.plan, self.data_rank, steps, 0, workers)
+
+    def evaluate(self, reader: Reader, step: int, workers: int) -> EvaluationRecord:
+        return self.trainer.evaluate(step, evaluation_batches(reader, self.plan, self.data_rank, workers))
+
+
+def open_data(job: Job) -> Data:
+    dataset = open_dataset(job.data, "data")
+    order = Order([len(dataset)], job.seed)
+    return Data(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))
+
+
+def open_dataset(build: object, name: str) -> Dataset:
+    """Call the user's function; what it returns must have a length and be indexable."""
+    assert callable(build)
+    try:
+        dataset = build()
+    except OnecurveError:
+        raise
+    except Exception as error:
+        raise UserCodeError(f"Job: {name}() raised {type(error).__name__}: {error}") from error
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise OnecurveError(
+            f"Job: {name}() returned a {type(dataset).__name__}; a map-style dataset is needed, with __len__ and "
+            "__getitem__ (iterable datasets have no order that could be kept)"
+        )
+    return dataset  # type: ignore[no-any-return]
+
+
+def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
+    """`auto`, the short text form, the path of a plan.toml, or a plan."""
+    if isinstance(wish, Plan):
+        return wish
+    if wish == "auto":
+        return default_plan(global_batch, ranks)
+    return read_toml(Plan, Path(wish)) if wish.endswith(".toml") else Plan.parse(wish)
+
+
+def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:
+    """How many ranks to start: as many as the plan has, or as asked for, or one per accelerator; one on a CPU host."""
+    if wish == "auto":
+        return ranks if ranks is not None else (1 if cluster.device == "cpu" else cluster.devices)
+    needed = choose_plan(wish, 0, 0).mesh.size
+    if ranks is not None and ranks != needed:
+        raise OnecurveError(f"plan {wish}: it has {needed} ranks, but {ranks} were asked for; leave one of the two out")
+    return needed
+
+
+def optimizer_tensors(job: Job) -> int:
+    """Tensors of optimizer state per parameter, as far as it is known before the first step."""
+    return job.optimizer.state_tensors if isinstance(job.optimizer, Optimizer) else 0
+
+
+def assemble(
+    job: Job, plan: Plan, mesh: LiveMesh, device: Device, data: Data, blueprint: Blueprint | None = None
+) -> Assembly:
+    """Build this rank's part and trainer, and refuse a loss that cannot be split."""
+    blueprint = blueprint or draw(job.model, job.seed)
+    part = DataPart(
+        blueprint, plan, mesh, device, find_blocks(blueprint.module), job.batch_norm, _trial(job, data, device)
+    )
+    trainer = Trainer(job, part, data.steps, mesh.data_rank, sharded=plan.mesh.shard > 1, plan=str(plan))
+    size = min(job.global_batch, _TRIAL_SAMPLES)
+    refuse_false_mean(job.loss, part.infer, lambda begin, end: part.place(data.micro(begin, end)), size)
+    return Assembly(job, plan, data, part, trainer, mesh.data_rank)
+
+
+def _trial(job: Job, data: Data, device: Device) -> Trial:
+    def trial(module: nn.Module, dtype: torch.dtype) -> Tensor:
+        micro = data.micro(0, min(2, data.order.size)).to(device.torch_device, dtype)
+        return objective_of(job.loss)(micro.forward(module), micro).sum
+
+    return trial

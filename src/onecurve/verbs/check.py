@@ -1,0 +1,133 @@
+"""onecurve check: is the split job the same maths as one device?
+
+The largest world is started once and runs every plan in it: the ranks first train the reference, each some of its
+variants, then every plan is trained and held against it.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from onecurve.describe.convert import from_plain, to_json
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan, Precision, validate
+from onecurve.describe.verdict import CheckResult
+from onecurve.device.device import here, local_device, use_threads
+from onecurve.device.exchange import texts_of_all
+from onecurve.device.world import World
+from onecurve.job.job import Job
+from onecurve.job.script import load_job
+from onecurve.launch.local import launch
+from onecurve.launch.stop import Stop
+from onecurve.prove.comparison import LIMIT
+from onecurve.prove.curve import ALLOWED
+from onecurve.prove.matrix import matrix
+from onecurve.report.verdicts import Verdicts
+from onecurve.verbs.assembly import open_data
+from onecurve.verbs.proof import Proof
+
+_STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What the launcher hands to every rank."""
+
+    script: str
+    arguments: tuple[str, ...]
+    plans: tuple[str, ...]
+    ranks: int
+    steps: int
+    precision: Precision
+    result: str
+    quiet: bool
+
+
+def check(
+    script: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    plans: Sequence[str | Plan] = (),
+    ranks: int = 4,
+    steps: int | None = None,
+    precision: Precision = "fp64",
+    quiet: bool = False,
+) -> CheckResult | None:
+    """Hold the job of a script, split by each plan, against one device: `oc.check("train.py", ranks=2)`.
+
+    Without `plans` it tries a matrix of them for worlds up to `ranks`. In float64 every weight, buffer and gradient is
+    compared after every step; in float32 the loss curve. Under torchrun it returns None on all but rank 0.
+    """
+    if not Path(script).is_file():
+        raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
+    if precision not in _STEPS:
+        raise OnecurveError(f"check: precision {precision!r} (known: {', '.join(_STEPS)})")
+    if ranks < 1 or (steps is not None and steps < 1):
+        raise OnecurveError(f"check: ranks = {ranks}, steps = {steps}; at least 1 is needed")
+    wanted = tuple(str(plan) for plan in plans)
+    world = max((Plan.parse(plan).mesh.size for plan in wanted), default=ranks)
+    with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
+        result = Path(folder) / "result.json"
+        request = CheckRequest(
+            str(script), tuple(arguments), wanted, world, steps or _STEPS[precision], precision, str(result), quiet
+        )
+        if World.from_environment() is not None or world == 1:
+            return _check(request, Stop())
+        if not launch("onecurve.verbs.rank", ["check", to_json(request)], world):
+            raise OnecurveError("interrupted")
+        return from_plain(CheckResult, json.loads(result.read_text()), "check")
+
+
+def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
+    found = from_plain(CheckRequest, json.loads(request), "request")
+    result = _check(found, stop)
+    if result is not None:
+        Path(found.result).write_text(to_json(result))
+
+
+def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | None:
+    """One rank's part in all plans; the result on rank 0."""
+    job = load_job(Path(request.script), request.arguments)
+    world = World.from_environment() or World()
+    cluster = here()
+    use_threads(cluster, world.local_size)
+    plans = _plans(request, job)
+    for plan in plans:
+        validate(plan, job.global_batch, cluster)
+    data = open_data(job)
+    device = local_device(world.local_rank)
+    world.join(device)
+    folder = Path(texts_of_all(tempfile.mkdtemp(prefix="onecurve-reference-") if world.rank == 0 else "")[0])
+    try:
+        shown = Verdicts(plans, Console()) if world.rank == 0 and not request.quiet else None
+        proof = Proof(job, data, device, world, min(request.steps, data.steps), request.precision, folder)
+        if shown:
+            shown.begin(proof.steps, len(proof.variants(plans)))
+        proof.train_references(plans)
+        verdicts = []
+        for plan in plans:
+            verdicts.append(proof.hold(plan))
+            if shown:
+                shown.add(verdicts[-1])
+            if any(texts_of_all("stop" if stop() else "")):
+                raise OnecurveError(f"interrupted after {len(verdicts)} of {len(plans)} plans")
+        notes = proof.notes(verdicts)
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+    world.leave()
+    limit = LIMIT if request.precision == "fp64" else ALLOWED
+    result = CheckResult(request.precision, proof.steps, limit, tuple(verdicts), tuple(notes))
+    return result if world.rank == 0 else None
+
+
+def _plans(request: CheckRequest, job: Job) -> list[Plan]:
+    if not request.plans:
+        return matrix(job.global_batch, request.ranks, request.precision)
+    plans = [Plan.parse(text) for text in request.plans]
+    return [Plan(plan.mesh, plan.micro_batch, plan.rounds, request.precision, plan.reduce) for plan in plans]

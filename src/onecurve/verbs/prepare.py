@@ -1,0 +1,116 @@
+"""oc.prepare: everything made ready, the loop left to the user.
+
+with oc.prepare(job()) as run:
+    for batch in run:
+        report = run.step(batch)
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from onecurve.apply.blueprint import draw
+from onecurve.apply.mesh import make_mesh
+from onecurve.checkpoint.weights import save_weights
+from onecurve.data.loader import Batch, Reader
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan, validate
+from onecurve.describe.record import EvaluationRecord
+from onecurve.device.device import here, loader_workers, local_device, use_threads
+from onecurve.device.world import World
+from onecurve.job.job import Job
+from onecurve.predict.memory import refuse_if_too_large, state_bytes
+from onecurve.train.trainer import Report
+from onecurve.verbs.assembly import assemble, choose_plan, open_data, open_dataset, optimizer_tensors
+
+
+class Run:
+    """A training on this rank, made ready. Iterate for batches; `step` owns the backward pass."""
+
+    def __init__(self, job: Job, plan: Plan | str = "auto") -> None:
+        self.job = job
+        self.world = World.from_environment() or World()
+        cluster = here()
+        use_threads(cluster, self.world.local_size)
+        self.device = local_device(self.world.local_rank)
+        self.plan = choose_plan(plan, job.global_batch, self.world.size)
+        validate(self.plan, job.global_batch, cluster)
+        self._refuse_other_world()
+        data = open_data(job)
+        self.world.join(self.device)
+        blueprint = draw(job.model, job.seed)
+        self.warning = blueprint.warning
+        needed = state_bytes(blueprint.parameter_bytes, blueprint.trained_bytes, optimizer_tensors(job), self.plan)
+        refuse_if_too_large(needed, self.plan, cluster)
+        self.parameters = sum(parameter.numel() for parameter in blueprint.module.parameters())
+        mesh = make_mesh(self.plan.mesh, self.world.rank, self.device.kind)
+        self._assembly = assemble(job, self.plan, mesh, self.device, data, blueprint)
+        self.steps = data.steps
+        self.trainer = self._assembly.trainer
+        self.module = self._assembly.part.module
+        self._workers = loader_workers(cluster, self.world.local_size)
+        self._evaluated: Reader | None = None
+        if job.evaluate is not None:
+            self._evaluated = Reader(open_dataset(job.evaluate.data, "evaluate.data"), job.seed, job.collate)
+        self._waited = 0.0
+        self._evaluation_seconds = 0.0
+        self._last_end = time.perf_counter()
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.world.leave()
+
+    def __iter__(self) -> Iterator[Batch]:
+        """This rank's share of each step."""
+        batches = self._assembly.batches(self._workers)
+        while True:
+            begin = time.perf_counter()
+            batch = next(batches, None)
+            self._waited = time.perf_counter() - begin
+            if batch is None:
+                return
+            yield batch
+
+    def step(self, batch: Batch) -> Report:
+        """Forward, backward, accumulate, reduce, clip, update."""
+        report = self.trainer.step(batch.step, batch.rounds)
+        now = time.perf_counter()
+        known = {"data": self._waited, "evaluation": self._evaluation_seconds, **report.seconds}
+        report.seconds = {**known, "other": now - self._last_end - sum(known.values())}
+        self._last_end = now
+        self._evaluation_seconds = 0.0
+        return report
+
+    def evaluate(self, step: int) -> EvaluationRecord:
+        """Loss and metrics over the job's evaluation data, each sample once."""
+        if self._evaluated is None:
+            raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
+        record = self._assembly.evaluate(self._evaluated, step, self._workers)
+        self._evaluation_seconds += record.seconds
+        return record
+
+    def evaluation_due(self, step: int) -> bool:
+        every = self.job.evaluate.every if self.job.evaluate else None
+        return every is not None and ((step + 1) % every == 0 or step + 1 == self.steps)
+
+    def save(self, path: Path) -> None:
+        """The weights as one safetensors file; all ranks must call it, rank 0 writes."""
+        self._assembly.part.settle()
+        save_weights(self._assembly.part.saved, path, writer=self.world.rank == 0)
+
+    def _refuse_other_world(self) -> None:
+        if self.plan.mesh.size != self.world.size:
+            raise OnecurveError(
+                f"plan {self.plan}: it needs {self.plan.mesh.size} ranks, this world has {self.world.size}; start as "
+                "many ranks as the plan has, or change the plan"
+            )
+
+
+def prepare(job: Job, plan: Plan | str = "auto") -> Run:
+    """Make a job ready on this rank, under torchrun or alone. `plan`: "auto", its text form, a plan.toml or a Plan."""
+    return Run(job, plan)

@@ -1,0 +1,178 @@
+"""The work of a check on one rank: its references, and each plan held against them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from onecurve.apply.blueprint import draw
+from onecurve.apply.mesh import LiveMesh, make_mesh
+from onecurve.apply.tape import build_whole
+from onecurve.data.order import round_bounds
+from onecurve.describe.convert import from_plain, to_json
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan, Precision
+from onecurve.describe.verdict import Verdict
+from onecurve.device.device import Device
+from onecurve.device.exchange import barrier, texts_of_all
+from onecurve.device.world import World
+from onecurve.job.batch import Micro
+from onecurve.job.job import Job
+from onecurve.prove.comparison import Difference, compare_step, first_and_worst, keep_step
+from onecurve.prove.curve import ALLOWED, PERTURBED_RUNS, excess, perturb
+from onecurve.prove.dropout import NoDropout, switch_off
+from onecurve.prove.reference import train_on_one_device
+from onecurve.train.objective import objective_of
+from onecurve.verbs.assembly import Assembly, Data, assemble
+
+
+class Variant(NamedTuple):
+    """What a reference depends on: batch norm sees the rounds, and where it is local the shares too."""
+
+    rounds: int
+    shares: tuple[tuple[int, int], ...] | None
+
+
+class Proof:
+    def __init__(
+        self, job: Job, data: Data, device: Device, world: World, steps: int, precision: Precision, folder: Path
+    ) -> None:
+        self._job, self._data, self._device, self._world = job, data, device, world
+        self.steps = steps
+        self._exact = precision == "fp64"
+        self._dtype = torch.float64 if self._exact else torch.float32
+        self._folder = folder
+        self._no_dropout = NoDropout()
+        self._draws = False
+        self._dropped = 0
+        self._meshes: dict[Mesh, LiveMesh] = {}
+
+    def variants(self, plans: Sequence[Plan]) -> list[Variant]:
+        return sorted({self._variant(plan) for plan in plans}, key=str)
+
+    def train_references(self, plans: Sequence[Plan]) -> None:
+        """The ranks share the work; afterwards all of it lies in the folder."""
+        runs = range(1 if self._exact else 1 + PERTURBED_RUNS)
+        tasks = [(variant, run) for variant in self.variants(plans) for run in runs]
+        for number, (variant, run) in enumerate(tasks):
+            if number % self._world.size == self._world.rank:
+                self._train_reference(variant, run)
+        barrier()
+
+    def hold(self, plan: Plan) -> Verdict:
+        """Train by the plan and compare; every rank of the world must call this, and gets the same verdict."""
+        if plan.mesh not in self._meshes:
+            self._meshes[plan.mesh] = make_mesh(plan.mesh, self._world.rank, self._device.kind)
+        mesh = self._meshes[plan.mesh]
+        found = self._difference(plan, mesh) if mesh.member else None
+        texts = [text for text in texts_of_all(to_json(found) if found else "") if text]
+        found = first_and_worst([from_plain(Difference, json.loads(text), "verdict") for text in texts])
+        holds = found.holds if self._exact else found.size <= ALLOWED
+        return Verdict(str(plan), holds, found.size, found.step + 1, found.tensor)
+
+    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+        """What a reader of the verdicts should know. Every rank must call this."""
+        draws = any(texts_of_all("draws" if self._draws else ""))
+        notes = []
+        if self._dropped or self._no_dropout.found:
+            notes.append("dropout was switched off: its masks differ between plans by nature")
+        if draws:
+            notes.append(
+                "the model draws random numbers in its forward, besides dropout: plans draw others, so they differ"
+            )
+        if self._exact and any(not v.holds and 1e-9 < v.size < 1e-5 for v in verdicts):
+            notes.append(
+                "differences near 1e-7 hint at a float32 cast inside the model or loss ('.float()', float32 constants)"
+            )
+        return notes
+
+    def _variant(self, plan: Plan) -> Variant:
+        shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
+        return Variant(plan.rounds, shares if self._job.batch_norm == "local" else None)
+
+    def _place(self, variant: Variant) -> Path:
+        shares = "-".join(str(end) for _, end in variant.shares or ())
+        return self._folder / f"rounds-{variant.rounds}-{shares}"
+
+    def _train_reference(self, variant: Variant, run: int) -> None:
+        module = build_whole(self._job.model, self._job.seed).to(self._device.torch_device, self._dtype)
+        self._dropped += switch_off(module)
+        if run:
+            perturb(module, seed=run)
+        curve: list[float] = []
+
+        def watch(step: int, loss: float) -> None:
+            curve.append(loss)
+            if self._exact:
+                keep_step(module, step, loss, self._place(variant))
+
+        trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        with self._no_dropout:
+            train_on_one_device(
+                module,
+                self._job.optimizer(trained),
+                lambda step: self._job.rate(step, self._data.steps),
+                self._job.clip,
+                self._batches(variant),
+                self._measure,
+                watch,
+            )
+        place = self._place(variant)
+        place.mkdir(exist_ok=True)
+        (place / f"curve-{run}.json").write_text(json.dumps(curve))
+
+    def _batches(self, variant: Variant) -> Iterator[list[list[Micro]]]:
+        size = self._job.global_batch
+        for step in range(self.steps):
+            bounds = [round_bounds(step * size, size, variant.rounds, number) for number in range(variant.rounds)]
+            yield [
+                [self._micro(begin + first, begin + last) for first, last in variant.shares or ((0, end - begin),)]
+                for begin, end in bounds
+            ]
+
+    def _micro(self, begin: int, end: int) -> Micro:
+        return self._data.micro(begin, end).to(self._device.torch_device, self._dtype)
+
+    def _measure(self, module: nn.Module, micro: Micro) -> tuple[Tensor, Tensor | float]:
+        before = torch.get_rng_state()
+        weighted = objective_of(self._job.loss)(micro.forward(module), micro)
+        self._draws = self._draws or not torch.equal(before, torch.get_rng_state())
+        return weighted.sum, weighted.count
+
+    def _difference(self, plan: Plan, mesh: LiveMesh) -> Difference:
+        blueprint = draw(self._job.model, self._job.seed)
+        self._dropped += switch_off(blueprint.module)
+        with self._no_dropout:
+            assembly = assemble(self._job, plan, mesh, self._device, self._data, blueprint)
+            return self._exact_difference(assembly, plan) if self._exact else self._curve_difference(assembly, plan)
+
+    def _exact_difference(self, assembly: Assembly, plan: Plan) -> Difference:
+        found = []
+        lr = max(assembly.trainer.base_rates)
+        for step, loss in self._losses(assembly):
+            assembly.part.settle()
+            found.append(
+                first_and_worst(
+                    compare_step(
+                        assembly.part.state, assembly.part.trained, step, loss, lr, self._place(self._variant(plan))
+                    )
+                )
+            )
+        return first_and_worst(found)
+
+    def _curve_difference(self, assembly: Assembly, plan: Plan) -> Difference:
+        place = self._place(self._variant(plan))
+        reference, *perturbed = [
+            json.loads((place / f"curve-{run}.json").read_text()) for run in range(1 + PERTURBED_RUNS)
+        ]
+        curve = [loss for _, loss in self._losses(assembly)]
+        return Difference(len(curve) - 1, "loss curve", excess(curve, reference, perturbed))
+
+    def _losses(self, assembly: Assembly) -> Iterator[tuple[int, float]]:
+        for batch in assembly.batches(workers=0):
+            if batch.step == self.steps:
+                return
+            yield batch.step, assembly.trainer.step(batch.step, batch.rounds).loss

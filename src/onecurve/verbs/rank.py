@@ -1,0 +1,32 @@
+"""What every launched rank executes: `python -m onecurve.verbs.rank VERB REQUEST`, the request as JSON."""
+
+import sys
+
+from onecurve.launch.stop import Stop
+
+
+def main(verb: str, request: str) -> int:
+    stop = Stop()  # before torch is imported, which takes seconds
+    if verb == "run":
+        from onecurve.verbs.run import run_as_rank as work
+    else:
+        from onecurve.verbs.check import check_as_rank as work
+    try:
+        work(request, stop)
+    except Exception as error:
+        text = account_for(error)
+        if text is not None:
+            print(text, file=sys.stderr)
+        return 1
+    return 0
+
+
+def account_for(error: Exception) -> str | None:
+    """Leave a failure for the agent that started this rank to show once; without an agent, the text to show."""
+    from onecurve.launch.failure import failure_text, write_failure
+
+    return None if write_failure(error) else failure_text(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

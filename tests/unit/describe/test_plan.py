@@ -1,0 +1,152 @@
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import read_toml, to_toml, write_toml
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.mesh import AXES, Mesh
+from onecurve.describe.plan import Plan, default_plan, split_evenly, validate
+
+HOST = Cluster("cpu", 2, 8 << 30, 2)
+
+meshes = st.builds(Mesh, **{axis: st.integers(1, 4) for axis in AXES})
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    mesh = draw(meshes)
+    shares = st.lists(st.integers(1, 9), min_size=mesh.data, max_size=mesh.data).map(tuple)
+    return Plan(
+        mesh,
+        draw(st.one_of(st.integers(1, 10**6), shares)),
+        draw(st.integers(1, 1000)),
+        draw(st.sampled_from(["fp64", "fp32", "bf16", "fp16"])),
+        draw(st.sampled_from(["step", "round"])),
+    )
+
+
+@given(plans())
+def test_text_round_trips(plan: Plan) -> None:
+    assert Plan.parse(str(plan)) == plan
+
+
+@given(plans())
+def test_toml_round_trips(plan: Plan) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.toml"
+        write_toml(plan, path)
+        assert read_toml(Plan, path) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("pipeline2·shard2·tensor4 mb4×8 bf16", Plan(Mesh(pipeline=2, shard=2, tensor=4), 4, 8, "bf16")),
+        ("replicate2 mb(6,2)×8 fp32", Plan(Mesh(replicate=2), (6, 2), 8)),
+        ("mb32 fp32", Plan(Mesh(), 32)),
+        ("replicate2.shard2 mb4x2 reduce=round", Plan(Mesh(replicate=2, shard=2), 4, 2, "fp32", "round")),
+    ],
+)
+def test_text_form(text: str, plan: Plan) -> None:
+    assert Plan.parse(text) == plan
+
+
+@given(plans())
+def test_shares_cover_each_round_once(plan: Plan) -> None:
+    bounds = [plan.share(rank) for rank in range(plan.mesh.data)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == plan.round_size
+    assert all(before[1] == after[0] for before, after in pairwise(bounds))
+
+
+@given(meshes)
+def test_ranks_of_one_model_copy_take_the_same_share(mesh: Mesh) -> None:
+    places = [mesh.coordinates(rank) for rank in range(mesh.size)]
+    assert len({tuple(place.values()) for place in places}) == mesh.size
+    takers = {}
+    for rank, place in enumerate(places):
+        takers.setdefault(mesh.data_rank(rank), set()).add((place["replicate"], place["shard"]))
+    assert sorted(takers) == list(range(mesh.data))
+    assert all(len(found) == 1 for found in takers.values())
+
+
+@given(st.integers(1, 10**6), st.integers(1, 64))
+def test_even_split(total: int, parts: int) -> None:
+    shares = split_evenly(total, parts)
+    assert sum(shares) == total
+    assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("replicat2 mb4", "did you mean 'replicate'"),
+        ("shard2", "no micro-batch"),
+        ("shard2·shard2 mb4", "stands twice"),
+        ("shard2 mb(1,2,3)", "3 shares for 2 data-parallel ranks"),
+        ("shard2 mb0", "at least 1"),
+        ("shard2 mb4 reduce=never", "known: step, round"),
+        ("hello mb4", "a plan reads like"),
+        ("shard0 mb4", "a degree is at least 1"),
+    ],
+)
+def test_bad_text_says_the_mend(text: str, says: str) -> None:
+    with pytest.raises(OnecurveError, match=says):
+        Plan.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tensor2 mb32", "the axis 'tensor' is not built yet"),
+        ("pipeline2 mb32", "the axis 'pipeline' is not built yet"),
+        ("mb32 bf16", "precision bf16 is not built yet"),
+        ("replicate2 mb8×3", r"8 samples|rounds must divide it: try 1, 2, 4, 8, 16, 32"),
+        ("replicate2 mb8", r"try replicate2 mb16 fp32"),
+        ("replicate3 mb8", r"try replicate3 mb\(11,11,10\) fp32"),
+    ],
+)
+def test_validation_says_the_mend(text: str, says: str) -> None:
+    with pytest.raises(OnecurveError, match=says):
+        validate(Plan.parse(text), 32, HOST)
+
+
+def test_more_ranks_than_accelerators_are_refused() -> None:
+    with pytest.raises(OnecurveError, match="needs 4 devices, here are 2 of kind cuda"):
+        validate(Plan.parse("replicate4 mb8"), 32, Cluster("cuda", 2, 1 << 34, 8))
+
+
+def test_default_plan_splits_an_odd_batch() -> None:
+    assert str(default_plan(7, 2)) == "replicate2 mb(4,3) fp32"
+    with pytest.raises(OnecurveError, match="at most 3 ranks"):
+        default_plan(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ("micro_batchs = 4", "unknown key 'micro_batchs' .did you mean 'micro_batch'"),
+        ("[mesh]\nshards = 2", r"\[mesh\]: unknown key 'shards' .did you mean 'shard'"),
+        ('micro_batch = "4"', "micro_batch: expected"),
+        ("[mesh]\nshard = 2.5", "mesh.shard: expected int"),
+        ('precision = "fp31"', "precision: invalid enum value"),
+        ("rounds = 0", "at least 1"),
+        ("rounds =", "not valid TOML"),
+    ],
+)
+def test_strict_toml(toml: str, says: str, tmp_path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(toml)
+    with pytest.raises(OnecurveError, match=says):
+        read_toml(Plan, path)
+
+
+def test_a_plan_reads_well_as_toml() -> None:
+    text = to_toml(Plan(Mesh(replicate=2), (6, 2), 8))
+    assert "replicate = 2" in text
+    assert "rounds = 8" in text
