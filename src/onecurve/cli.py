@@ -72,7 +72,7 @@ def _check(chosen: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.")
+    parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"onecurve {onecurve.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
 
@@ -109,7 +109,8 @@ def _add_verb(
     action: Callable[[argparse.Namespace], int],
     summary: str,
 ) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    description = summary[0].upper() + summary[1:] + "."
+    verb = verbs.add_parser(name, help=summary, description=description, allow_abbrev=False)
     verb.add_argument("script", help="Python file that defines job()")
     verb.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job(), for example lr=1e-4")
     verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")

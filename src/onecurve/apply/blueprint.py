@@ -32,9 +32,10 @@ def draw(build: Callable[[], nn.Module], seed: int) -> Blueprint:
     except OnecurveError:
         raise
     except Exception as error:
-        # Either the constructor does what fake tensors cannot follow, or it is wrong: building it for real will tell.
-        module = build_whole(build, seed)
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        return Blueprint(
-            module, None, f"the model's constructor could not be recorded ({reason}); every rank builds it whole"
-        )
+        first_line = str(error).partition("\n")[0]
+        reason = f"{type(error).__name__}: {first_line}"
+    # Either the constructor does what fake tensors cannot follow, or it is wrong: building it for real will tell.
+    module = build_whole(build, seed)
+    return Blueprint(
+        module, None, f"the model's constructor could not be recorded ({reason}); every rank builds it whole"
+    )

@@ -1,5 +1,6 @@
 """The axis `shard`: every rank keeps a part of each parameter, its gradient and its optimizer state (zero3)."""
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,6 +22,10 @@ def shard(
     # What is left at the root; its blocks hold real parameters already and are passed over.
     realize(module)
     return _shard_one(module, mesh)
+
+
+# torch warns that a loss which writes into the model's output would lose a hook; `onecurve check` finds such a loss.
+warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
 def _shard_one(module: nn.Module, mesh: DeviceMesh) -> FSDPModule:

@@ -167,7 +167,7 @@ def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Tape]:
         with FakeTensorMode(allow_non_fake_inputs=True), _Recorder(tape):
             module = build()
     if not isinstance(module, nn.Module):
-        raise OnecurveError(f"Job: model() returned a {type(module).__name__}; it must return a torch.nn.Module")
+        raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
     return module, tape
 
 

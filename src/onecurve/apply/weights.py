@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from onecurve.apply.tape import Tape
@@ -36,6 +36,8 @@ class Weights:
                     each.__dict__[name] = _map_tensors(value, self._real)
 
     def _real(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor):  # of a block that was made real and sharded before
+            return tensor
         if id(tensor) not in self._made:
             real = self._make(tensor)
             self._made[id(tensor)] = self._made[id(real)] = real
@@ -54,10 +56,6 @@ class Weights:
 
 _FAKE = frozenset(("fake_device", "fake_mode", "constant", "real_tensor", "nonzero_memo", "item_memo", "unique_memo"))
 """What a fake tensor's own bookkeeping adds; other attributes are the user's marks and are kept."""
-
-
-def is_fake(module: nn.Module) -> bool:
-    return any(isinstance(tensor, FakeTensor) for tensor in (*module.parameters(), *module.buffers()))
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -6,7 +6,6 @@ python, numpy and torch are seeded by (seed, epoch, i), so an augmentation is th
 
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 
 from onecurve.data.order import Order, Sample, portion, round_bounds
-from onecurve.describe.errors import UserCodeError
+from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.randomness import preserved, seed_all
@@ -33,6 +32,13 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class LoadFailure:
+    """What a loader process sends instead of a batch: an exception would reach the rank wrapped beyond recognition."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Reader:
     """Samples of one dataset, each read with its own seed, and batches of them."""
 
@@ -40,44 +46,48 @@ class Reader:
     seed: int
     collate: Collate | None = None
 
-    def __getitem__(self, sample: Sample) -> Any:
+    def batch(self, samples: Sequence[Sample]) -> Micro:
+        """Read and collate in this process, leaving its generators alone."""
+        with preserved():
+            return self._collate([self._read(sample) for sample in samples])
+
+    def batches(self, wanted: Iterable[list[Sample]], workers: int) -> Iterator[Micro]:
+        """One micro-batch per list of samples, read ahead by `workers` processes."""
+        if workers == 0:
+            yield from map(self.batch, wanted)
+            return
+        loader: DataLoader[Any] = DataLoader(
+            self,  # type: ignore[arg-type]
+            batch_sampler=wanted,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            worker_init_fn=_become_worker,
+        )
+        for micro in loader:
+            if isinstance(micro, LoadFailure):
+                raise UserCodeError(micro.text)
+            yield micro
+
+    def __getitems__(self, samples: list[Sample]) -> Micro | LoadFailure:
+        """What a loader process calls: a whole micro-batch at once."""
+        try:
+            return self._collate([self._read(sample) for sample in samples])
+        except OnecurveError as error:
+            return LoadFailure(full_text(error))
+
+    def _read(self, sample: Sample) -> Any:
         seed_all(mix(self.seed, sample.epoch, sample.offset))
         try:
             return self.dataset[sample.offset]
         except Exception as error:
             raise UserCodeError(f"data: dataset[{sample.offset}] raised {type(error).__name__}: {error}") from error
 
-    def batch(self, samples: Sequence[Sample]) -> Micro:
-        """Read and collate in this process, leaving its generators alone."""
-        with preserved():
-            return self._collate([self[sample] for sample in samples])
-
-    def batches(self, wanted: Iterable[list[Sample]], workers: int) -> Iterator[Micro]:
-        """One micro-batch per list of samples, read ahead by `workers` processes."""
-        loader: DataLoader[Any] = DataLoader(
-            self,  # type: ignore[arg-type]
-            batch_sampler=wanted,
-            num_workers=workers,
-            collate_fn=self._collate,
-            worker_init_fn=_become_worker,
-        )
-        with nullcontext() if workers else preserved():
-            batches = iter(loader)
-        while True:
-            with nullcontext() if workers else preserved():
-                micro = next(batches, None)
-            if micro is None:
-                return
-            yield micro
-
     def _collate(self, samples: list[Any]) -> Micro:
         collate = self.collate or default_collate
         try:
             collated = collate(samples)
         except Exception as error:
-            mend = (
-                "" if self.collate else "; samples of unequal sizes need a collate function of your own: Job(collate=…)"
-            )
+            mend = "" if self.collate else "; samples of unequal sizes need a function of your own: Job(collate=…)"
             raise UserCodeError(
                 f"data: collating {len(samples)} samples raised {type(error).__name__}: {error}{mend}"
             ) from error
@@ -120,6 +130,10 @@ def evaluation_batches(reader: Reader, plan: Plan, data_rank: int, workers: int)
     wanted = ([Sample(0, 0, index) for index in range(*bound)] or [Sample(0, 0, 0)] for bound in bounds())
     for (begin, end), micro in zip(bounds(), reader.batches(wanted, workers), strict=True):
         yield micro if begin < end else Micro(micro.inputs, micro.target, samples=0)
+
+
+def _as_it_is(micro: Any) -> Any:
+    return micro
 
 
 def _become_worker(_: int) -> None:

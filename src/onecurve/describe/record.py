@@ -1,6 +1,16 @@
 """What was measured: one line of JSON per step or event, each rank in a file of its own."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    plan: str
+    ranks: int
+    device: str
+    parameters: int
+    steps: int
+    kind: str = "start"
 
 
 @dataclass(frozen=True)
@@ -35,8 +45,9 @@ class EvaluationRecord:
 @dataclass(frozen=True)
 class EventRecord:
     event: str
-    detail: dict[str, str] = field(default_factory=dict)
+    """A word: `warning`, `stopped`."""
+    text: str
     kind: str = "event"
 
 
-Record = StepRecord | EvaluationRecord | EventRecord
+Record = StartRecord | StepRecord | EvaluationRecord | EventRecord

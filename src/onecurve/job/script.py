@@ -24,7 +24,7 @@ def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     except Exception as error:
         raise UserCodeError(f"{path}: job() raised {type(error).__name__}: {error}") from error
     if not isinstance(job, Job):
-        raise OnecurveError(f"{path}: job() returned a {type(job).__name__}; it must return an onecurve.Job")
+        raise OnecurveError(f"{path}: job() returned {type(job).__name__}; it must return an onecurve.Job")
     return job
 
 
@@ -43,7 +43,11 @@ def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where
             raise OnecurveError(f"{where}: job() has no argument {name!r} ({nearest(name, parameters)})")
         default = parameters[name].default
         kind = hints.get(name, str if default in (inspect.Parameter.empty, None) else type(default))
-        chosen[name] = from_plain(kind, value, f"{where}: argument {word}", lax=True)
+        try:
+            chosen[name] = from_plain(kind, value, name, lax=True)
+        except OnecurveError:
+            wanted = getattr(kind, "__name__", str(kind))
+            raise OnecurveError(f"{where}: argument {word!r}: {value!r} cannot be read as {wanted}") from None
     missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in chosen]
     if missing:
         raise OnecurveError(f"{where}: job() needs {missing[0]!r}; add {missing[0]}=… after the script's name")

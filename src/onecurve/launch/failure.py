@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import time
-import traceback
 from collections.abc import Mapping
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 
 _FILE = "TORCHELASTIC_ERROR_FILE"
 
@@ -22,21 +21,13 @@ class RankFailedError(OnecurveError):
     """A rank ended before its work did."""
 
 
-def failure_text(error: BaseException) -> str:
-    """What a person needs to see of an error: its message, and a traceback where code has to be looked at."""
-    if isinstance(error, UserCodeError):
-        cause = error.__cause__
-        return str(error) if cause is None else f"{error}\n\n{_traceback(cause)}"
-    return str(error) if isinstance(error, OnecurveError) else _traceback(error)
-
-
 def write_failure(error: BaseException) -> bool:
     """Leave the failure for the agent to find; False where there is no agent."""
     path = os.environ.get(_FILE)
     if path is None:
         return False
     own_words = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
-    extra = {"py_callstack": failure_text(error), "timestamp": str(int(time.time()))}
+    extra = {"py_callstack": full_text(error), "timestamp": str(int(time.time()))}
     # torchrun reads `message`; the rest is for us: a finer clock, to tell who failed first.
     data = {
         "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra},
@@ -77,7 +68,3 @@ def _ending(failure: ProcessFailure) -> str:
         else ""
     )
     return f"was killed by {name}{hint}"
-
-
-def _traceback(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)).rstrip()

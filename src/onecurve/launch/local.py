@@ -26,7 +26,7 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
 
     Ctrl-C and SIGTERM ask all ranks to finish their step and end, a second one ends them at once; both return False.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what there is to say, we say
+    _silence_agent()
     with tempfile.TemporaryDirectory(prefix="onecurve-") as folder, _environment(_private_network()):
         spec = WorkerSpec(
             role="rank",
@@ -46,6 +46,13 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
         if result.is_failed():
             raise first_failure(result.failures)
         return True
+
+
+def _silence_agent() -> None:
+    """What there is to say of ranks that fail or stop, we say. Each of the agent's loggers has a level of its own."""
+    for name in [*logging.root.manager.loggerDict]:
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _private_network() -> dict[str, str]:

@@ -76,9 +76,14 @@ def compare_step(
 
 
 def first_and_worst(found: Iterable[Difference]) -> Difference:
-    """Of the first step at which something differs, the tensor that differs most; else the largest difference."""
-    worst = sorted(found, key=lambda each: -each.size if not math.isnan(each.size) else -math.inf)
-    return min((each for each in worst if not each.holds), key=lambda each: each.step, default=worst[0])
+    """The difference to tell of: where any does not hold, of the first step; there the loss before a gradient before a
+    value, as one causes the other; of several the largest. Where all hold, the largest."""
+    worst = sorted(found, key=lambda each: -math.inf if math.isnan(each.size) else -each.size)
+    return min((each for each in worst if not each.holds), key=_causal_place, default=worst[0])
+
+
+def _causal_place(difference: Difference) -> tuple[int, int]:
+    return difference.step, ("loss", "gradient", "value").index(difference.tensor.split()[0])
 
 
 def _distance(piece: Piece, local: Tensor | None, reference: Any, name: str) -> float:

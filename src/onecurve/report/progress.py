@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StepRecord
+from onecurve.describe.record import EvaluationRecord, Record, StartRecord, StepRecord
 from onecurve.describe.units import seconds_text
 
 _FIRST_LINES = 3
@@ -31,29 +31,34 @@ class Terminal:
         if isinstance(record, StepRecord):
             self._show_step(record)
         elif isinstance(record, EvaluationRecord):
-            self._console.print(f"step {record.step:>{len(str(self._steps))}}  {_evaluation(record)}", highlight=False)
+            self._console.print(
+                f"step {record.step + 1:>{len(str(self._steps))}}/{self._steps}  {_evaluation(record)}", highlight=False
+            )
+        elif isinstance(record, StartRecord):
+            self._console.print(_start(record), highlight=False)
         else:
-            self._console.print(_event(record), highlight=False, soft_wrap=True)
+            self._console.print(f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}", highlight=False)
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
 
     def _show_step(self, record: StepRecord) -> None:
-        self._speed.add(record.samples, sum(record.seconds.values()))
+        self._speed.add(record.samples, sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0))
         done = record.step + 1
         if record.skipped:
             self._console.print(f"[yellow]step {done}: loss or gradient not finite, update skipped[/yellow]")
+        speed = f"{self._speed.samples_per_second:,.0f} samples/s"
         left = self._speed.time_for((self._steps - done) * record.samples / done)
+        remaining = f"  {seconds_text(left)} left" if done < self._steps else ""
         if self._bar is not None:
-            self._bar.show(done, record.loss, self._speed.samples_per_second, left)
+            self._bar.show(done, f"loss {record.loss:.4f}  {speed}{remaining}")
         elif self._is_due(done):
             self._lines += 1
             self._last_line = time.monotonic()
             self._console.print(
-                f"step {done:>{len(str(self._steps))}}/{self._steps}  loss {record.loss:.4f}  "
-                f"{self._speed.samples_per_second:,.0f} samples/s  lr {record.lr:.2e}  "
-                f"{seconds_text(left)} left",
+                f"step {done:>{len(str(self._steps))}}/{self._steps}  loss {record.loss:.4f}  {speed}  "
+                f"lr {record.lr:.2e}{remaining}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -79,8 +84,7 @@ class _Bar:
         self._task = self._progress.add_task("", total=steps, facts="")
         self._progress.start()
 
-    def show(self, done: int, loss: float, speed: float, left: float) -> None:
-        facts = f"loss {loss:.4f}  {speed:,.0f} samples/s  {seconds_text(left)} left"
+    def show(self, done: int, facts: str) -> None:
         self._progress.update(self._task, completed=done, facts=facts)
 
     def stop(self) -> None:
@@ -117,6 +121,6 @@ def _evaluation(record: EvaluationRecord) -> str:
     return f"evaluation: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
 
 
-def _event(record: EventRecord) -> str:
-    detail = "  ".join(f"{escape(name)}: {escape(value)}" for name, value in record.detail.items())
-    return f"[bold]{escape(record.event)}[/bold]" + (f"  {detail}" if detail else "")
+def _start(record: StartRecord) -> str:
+    ranks = f"{record.ranks} {record.device} rank" + ("s" if record.ranks > 1 else "")
+    return f"[bold]{escape(record.plan)}[/bold]  {ranks}, {record.parameters:,} parameters, {record.steps:,} steps"

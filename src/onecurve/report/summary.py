@@ -6,12 +6,11 @@ from onecurve.describe.units import seconds_text
 
 def summary_lines(summary: RunSummary) -> list[str]:
     word = "done" if summary.steps == summary.steps_planned else "stopped"
-    evaluation = ""
+    lines = [
+        f"{word}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)}, "
+        f"{summary.samples_per_second:,.0f} samples/s, last loss {summary.loss:.4f}"
+    ]
     if summary.evaluation is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in summary.evaluation.metrics.items())
-        evaluation = f"; evaluation loss {summary.evaluation.loss:.4f}{metrics}"
-    return [
-        f"{word}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)} "
-        f"({summary.samples_per_second:,.0f} samples/s), last loss {summary.loss:.4f}{evaluation}",
-        f"weights: {summary.out}/weights.safetensors",
-    ]
+        lines.append(f"evaluation: loss {summary.evaluation.loss:.4f}{metrics}")
+    return [*lines, f"weights: {summary.out}/weights.safetensors"]

@@ -77,7 +77,7 @@ def open_dataset(build: object, name: str) -> Dataset:
         raise UserCodeError(f"Job: {name}() raised {type(error).__name__}: {error}") from error
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise OnecurveError(
-            f"Job: {name}() returned a {type(dataset).__name__}; a map-style dataset is needed, with __len__ and "
+            f"Job: {name}() returned {type(dataset).__name__}; a map-style dataset is needed, with __len__ and "
             "__getitem__ (iterable datasets have no order that could be kept)"
         )
     return dataset  # type: ignore[no-any-return]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from onecurve.describe.convert import from_plain, to_json
@@ -84,14 +85,15 @@ def check(
 
 
 def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
-    found = from_plain(CheckRequest, json.loads(request), "request")
-    result = _check(found, stop)
+    asked = from_plain(CheckRequest, json.loads(request), "request")
+    result = _check(asked, stop)
     if result is not None:
-        Path(found.result).write_text(to_json(result))
+        Path(asked.result).write_text(to_json(result))
 
 
 def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | None:
     """One rank's part in all plans; the result on rank 0."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
     world = World.from_environment() or World()
     cluster = here()

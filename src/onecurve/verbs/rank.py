@@ -2,6 +2,7 @@
 
 import sys
 
+from onecurve.describe.errors import full_text
 from onecurve.launch.stop import Stop
 
 
@@ -23,9 +24,9 @@ def main(verb: str, request: str) -> int:
 
 def account_for(error: Exception) -> str | None:
     """Leave a failure for the agent that started this rank to show once; without an agent, the text to show."""
-    from onecurve.launch.failure import failure_text, write_failure
+    from onecurve.launch.failure import write_failure
 
-    return None if write_failure(error) else failure_text(error)
+    return None if write_failure(error) else full_text(error)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """onecurve run: train."""
 
 import json
+import math
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,9 +14,10 @@ from rich.console import Console
 from onecurve.describe.convert import from_plain, to_json, to_plain, write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.describe.record import EvaluationRecord, EventRecord, Record
+from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
 from onecurve.describe.summary import RunSummary
 from onecurve.device.device import here
+from onecurve.device.exchange import barrier
 from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.launch.local import launch
@@ -37,7 +40,24 @@ class RunRequest:
     arguments: tuple[str, ...]
     plan: str
     out: str
+    fresh: bool
     quiet: bool
+    result: str = ""
+    """Where rank 0 leaves the summary for the launcher."""
+
+
+@dataclass
+class Tally:
+    """What the loop has done so far."""
+
+    steps: int = 0
+    loss: float = math.nan
+    evaluation: EvaluationRecord | None = None
+    training_seconds: float = 0.0
+
+    def add(self, record: StepRecord) -> None:
+        self.steps, self.loss = record.step + 1, record.loss
+        self.training_seconds += sum(record.seconds.values()) - record.seconds["evaluation"]
 
 
 def run(
@@ -59,72 +79,93 @@ def run(
     if not script.is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     folder = Path(out) if out is not None else Path("runs") / script.stem
-    request = RunRequest(str(script), tuple(arguments), str(plan), str(folder), quiet)
+    request = RunRequest(str(script), tuple(arguments), str(plan), str(folder), fresh, quiet)
     if World.from_environment() is not None:
         return _train(request, Stop())
     ranks = ranks_for(str(plan), ranks, here())
-    _make_room(folder, fresh)
+    _refuse_used(folder, fresh)
     if ranks == 1:
         return _train(request, Stop())
-    if not launch("onecurve.verbs.rank", ["run", to_json(request)], ranks) and not (folder / _SUMMARY).exists():
-        raise OnecurveError("interrupted before the first step was done; nothing was saved")
-    return from_plain(RunSummary, json.loads((folder / _SUMMARY).read_text()), str(folder / _SUMMARY))
+    with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
+        result = Path(scratch) / _SUMMARY
+        launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
+        if not result.exists():
+            raise OnecurveError("interrupted before a step was done; nothing was saved")
+        return from_plain(RunSummary, json.loads(result.read_text()), _SUMMARY)
 
 
 def run_as_rank(request: str, stop: Callable[[], bool]) -> None:
-    _train(from_plain(RunRequest, json.loads(request), "request"), stop)
+    asked = from_plain(RunRequest, json.loads(request), "request")
+    summary = _train(asked, stop)
+    if summary is not None:
+        Path(asked.result).write_text(to_json(summary))
 
 
 def _train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
     """One rank's whole run; the summary on rank 0."""
+    begin = time.perf_counter()
     job = load_job(Path(request.script), request.arguments)
     out = Path(request.out)
     with Run(job, request.plan) as run:
         leader = run.world.rank == 0
+        if leader:
+            _make_room(out, request.fresh)
+        barrier()
         sinks = _sinks(run, out, request.quiet)
         try:
-            _tell(sinks, EventRecord("start", _facts(run)))
+            _tell(sinks, _start(run))
             if run.warning:
-                _tell(sinks, EventRecord("warning", {"model": run.warning}))
-            begin = time.perf_counter()
-            done, loss, evaluation = _loop(run, sinks, stop)
-            seconds = time.perf_counter() - begin
-            if done < run.steps:
-                _tell(sinks, EventRecord("stopped", {"after step": f"{done} of {run.steps}"}))
+                _tell(sinks, EventRecord("warning", run.warning))
+            tally = _loop(run, sinks, stop)
+            if tally.steps < run.steps:
+                _tell(sinks, EventRecord("stopped", f"after step {tally.steps} of {run.steps}"))
         finally:
             for sink in sinks:
                 sink.close()
         run.save(out / _WEIGHTS)
         if not leader:
             return None
+        summary = RunSummary(
+            out=str(out),
+            plan=str(run.plan),
+            ranks=run.world.size,
+            steps=tally.steps,
+            steps_planned=run.steps,
+            loss=tally.loss,
+            evaluation=tally.evaluation,
+            seconds=time.perf_counter() - begin,
+            samples_per_second=tally.steps * job.global_batch / tally.training_seconds,
+        )
         write_toml(run.plan, out / "plan.toml")
-        speed = done * job.global_batch / seconds
-        summary = RunSummary(str(out), str(run.plan), run.world.size, done, run.steps, loss, evaluation, seconds, speed)
         (out / _SUMMARY).write_text(json.dumps(to_plain(summary), indent=2) + "\n")
         return summary
 
 
-def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> tuple[int, float, EvaluationRecord | None]:
-    """Train until the end or a stop: steps done, the last loss, the last evaluation."""
+def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
+    """Train until the end or a stop."""
     run.trainer.stop_requested = stop
-    evaluation: EvaluationRecord | None = None
+    tally = Tally()
     newest: Report | None = None
     for batch in run:
         # On accelerators a step is read when the next has been queued, so that the host never waits.
         before, newest = newest, run.step(batch)
         read = before if run.trainer.unread else newest
         if read is not None:
-            _tell(sinks, read.record())
-        stopped = read is not None and read.outcome.stop
+            _tell_step(sinks, tally, read)
         if run.evaluation_due(batch.step):
-            evaluation = run.evaluate(batch.step)
-            _tell(sinks, evaluation)
-        if stopped:
+            tally.evaluation = run.evaluate(batch.step)
+            _tell(sinks, tally.evaluation)
+        if read is not None and read.outcome.stop:
             break
-    assert newest is not None
-    if run.trainer.unread:
-        _tell(sinks, newest.record())
-    return newest.step + 1, newest.loss, evaluation
+    if run.trainer.unread and newest is not None:
+        _tell_step(sinks, tally, newest)
+    return tally
+
+
+def _tell_step(sinks: Sequence[Sink], tally: Tally, report: Report) -> None:
+    record = report.record()
+    tally.add(record)
+    _tell(sinks, record)
 
 
 def _tell(sinks: Sequence[Sink], record: Record) -> None:
@@ -139,17 +180,12 @@ def _sinks(run: Run, out: Path, quiet: bool) -> list[Sink]:
     return sinks
 
 
-def _facts(run: Run) -> dict[str, str]:
-    return {
-        "plan": str(run.plan),
-        "ranks": f"{run.world.size} on {run.device.kind}",
-        "parameters": f"{run.parameters:,}",
-        "steps": f"{run.steps:,}",
-    }
+def _start(run: Run) -> StartRecord:
+    return StartRecord(str(run.plan), run.world.size, run.device.kind, run.parameters, run.steps)
 
 
-def _make_room(folder: Path, fresh: bool) -> None:
-    """A finished or broken run is never written over by accident."""
+def _refuse_used(folder: Path, fresh: bool) -> None:
+    """A finished or broken run is never written over by accident, and what is not a run never at all."""
     if folder.exists() and not folder.is_dir():
         raise OnecurveError(f"{folder}: is a file; give another --out")
     if folder.is_dir() and any(folder.iterdir()):
@@ -157,5 +193,9 @@ def _make_room(folder: Path, fresh: bool) -> None:
             raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")
         if not fresh:
             raise OnecurveError(f"{folder}: holds a run already; add --fresh to replace it, or give another --out")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _make_room(folder: Path, fresh: bool) -> None:
+    _refuse_used(folder, fresh)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)

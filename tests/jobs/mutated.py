@@ -1,0 +1,69 @@
+"""The digits or the tricky job with one fault put into onecurve itself: what check must find."""
+
+import sys
+from pathlib import Path
+
+import onecurve as oc
+from onecurve.apply import norm
+from onecurve.apply.part import DataPart
+from onecurve.data import loader
+from onecurve.train import trainer
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+
+def wrong_divisor() -> None:
+    right = trainer.factor
+    trainer.factor = lambda sums, nominal, clip: 0.5 * right(sums, nominal, clip)
+
+
+def clipping_per_rank() -> None:
+    squares, factor = trainer.squares, trainer.factor
+    own = []
+
+    def keep(pieces):
+        own[:] = [squares(pieces)]
+        return own[0]
+
+    def clip_by_own(sums, nominal, clip):
+        sums = sums.clone()
+        sums[2] = own[0]
+        return factor(sums, nominal, clip)
+
+    trainer.squares, trainer.factor = keep, clip_by_own
+
+
+def local_batch_norm() -> None:
+    norm.synchronize = lambda *_: None
+
+
+def same_share() -> None:
+    right = loader.share_bounds
+    loader.share_bounds = lambda plan, _, *where: right(plan, 0, *where)
+
+
+def round_left_out() -> None:
+    right = DataPart.run_rounds
+    DataPart.run_rounds = lambda self, rounds, objective, scale, seeds: right(
+        self, rounds[1:], objective, scale, seeds[1:]
+    )
+
+
+def unseeded_augmentation() -> None:
+    loader.seed_all = lambda *_: None
+
+
+def none() -> None:
+    pass
+
+
+def job(fault: str, model: str = "resnet") -> oc.Job:
+    globals()[fault]()
+    if model == "resnet":
+        import resnet
+
+        return resnet.job(width=2, batch=16, clip=0.1)
+    import tricky
+
+    return tricky.job()

@@ -1,0 +1,39 @@
+"""A fault put into onecurve on purpose is found by check, which names the first step and the tensor that differ."""
+
+from pathlib import Path
+
+import pytest
+
+import onecurve as oc
+
+JOBS = Path(__file__).parents[1] / "jobs"
+
+
+@pytest.mark.parametrize(
+    ("fault", "plan", "tensor"),
+    [
+        ("wrong_divisor", "replicate2 mb8", "gradient"),
+        ("clipping_per_rank", "shard2 mb8", "gradient"),
+        ("local_batch_norm", "replicate2 mb8", "loss"),
+        ("same_share", "replicate2 mb8", "loss"),
+        ("round_left_out", "replicate2 mb4×2", "loss"),
+        ("unseeded_augmentation", "shard2 mb8", "loss"),
+    ],
+)
+def test_check_names_the_first_step_and_tensor(fault: str, plan: str, tensor: str) -> None:
+    result = oc.check(JOBS / "mutated.py", [f"fault={fault}"], plans=[plan], steps=2, quiet=True)
+    assert not result.holds
+    verdict = result.verdicts[0]
+    assert verdict.step == 1
+    assert verdict.size > 1e-6
+    assert verdict.tensor.split()[0] == tensor
+
+
+def test_without_a_fault_the_same_plans_hold() -> None:
+    plans = ["replicate2 mb8", "shard2 mb8", "replicate2 mb4×2"]
+    assert oc.check(JOBS / "mutated.py", ["fault=none"], plans=plans, steps=2, quiet=True).holds
+
+
+def test_a_token_mean_passed_off_as_a_sample_mean_is_refused_at_start() -> None:
+    with pytest.raises(oc.OnecurveError, match=r"not a mean over samples.*return onecurve.Weighted"):
+        oc.check(JOBS / "tricky.py", ["loss=token mean"], plans=["replicate2 mb8"], quiet=True)

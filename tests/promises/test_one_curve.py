@@ -1,0 +1,70 @@
+"""Promise 2: whatever the plan, step k is the same mathematical step."""
+
+from pathlib import Path
+
+import pytest
+
+import onecurve as oc
+
+JOBS = Path(__file__).parents[1] / "jobs"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = {"gpt.py": ["width=16", "context=32", "batch=16"], "resnet.py": ["width=2", "batch=16", "clip=0.5"]}
+
+COVERING = [
+    "mb16",
+    "mb4×4",
+    "replicate2 mb8",
+    "replicate2 mb4×2 reduce=round",
+    "replicate2 mb(6,2)×2",
+    "shard2 mb4×2",
+    "shard2 mb(6,2)×2 reduce=round",
+    "replicate4 mb2×2",
+    "shard4 mb4",
+    "shard4 mb(3,1,3,1)×2",
+    "replicate2·shard2 mb4",
+    "replicate2·shard2 mb1×4 reduce=round",
+    "replicate2·shard2 mb2×2",
+]
+
+
+def check(script: Path, arguments: list[str], **how: object) -> None:
+    result = oc.check(script, arguments, quiet=True, **how)
+    assert [v for v in result.verdicts if not v.holds] == []
+
+
+@pytest.mark.parametrize("example", SMALL)
+def test_examples_hold_in_float64(example: str) -> None:
+    check(EXAMPLES / example, SMALL[example], plans=COVERING, steps=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", SMALL)
+def test_examples_hold_over_the_whole_matrix(example: str) -> None:
+    check(EXAMPLES / example, SMALL[example], ranks=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", SMALL)
+def test_float32_curves_stay_within_the_spread(example: str) -> None:
+    check(EXAMPLES / example, SMALL[example], ranks=4, precision="fp32")
+
+
+def test_float32_curve_in_short() -> None:
+    check(EXAMPLES / "resnet.py", SMALL["resnet.py"], plans=["replicate2 mb8", "shard2 mb8"], precision="fp32")
+
+
+@pytest.mark.parametrize("arguments", [[], ["batch_norm=local", "optimizer=adamw"]], ids=["sync", "local"])
+def test_a_tricky_model_holds(arguments: list[str]) -> None:
+    plans = ["mb8×2", "replicate2 mb(6,2)×2", "shard2 mb8", "shard3 mb(6,5,5) reduce=round", "shard2 mb4×2"]
+    check(JOBS / "tricky.py", arguments, plans=plans, steps=4)
+
+
+def test_check_says_that_dropout_was_switched_off() -> None:
+    result = oc.check(JOBS / "tricky.py", plans=["mb16"], quiet=True)
+    assert result.holds
+    assert any("dropout was switched off" in note for note in result.notes)
+
+
+def test_an_optimizer_that_needs_whole_parameters_is_refused_under_shard() -> None:
+    with pytest.raises(oc.OnecurveError, match="Adafactor needs whole parameters"):
+        oc.check(JOBS / "tricky.py", ["optimizer=whole"], plans=["shard2 mb8"], quiet=True)
