@@ -40,12 +40,14 @@ def _may_be_block(module: nn.Module) -> bool:
 def _owners(module: nn.Module, blocks: list[str]) -> list[set[str]]:
     """For each parameter the blocks it is in; "" stands for the rest of the model."""
     owners: dict[int, set[str]] = {}
-    inside: set[str] = set()
+    inside: set[int] = set()
     for block in blocks:
-        for name, parameter in module.get_submodule(block).named_parameters(remove_duplicate=False):
-            owners.setdefault(id(parameter), set()).add(block)
-            inside.add(f"{block}.{name}")
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        if name not in inside:
-            owners.setdefault(id(parameter), set()).add("")
+        for each in module.get_submodule(block).modules():
+            inside.add(id(each))
+            for parameter in each.parameters(recurse=False):
+                owners.setdefault(id(parameter), set()).add(block)
+    for each in module.modules():
+        if id(each) not in inside:
+            for parameter in each.parameters(recurse=False):
+                owners.setdefault(id(parameter), set()).add("")
     return list(owners.values())

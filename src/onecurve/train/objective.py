@@ -12,7 +12,9 @@ from onecurve.job.batch import Micro, Objective
 from onecurve.job.job import Loss
 from onecurve.job.weighted import Weighted
 
-_TOLERANCE = 2e-5  # of float32 outputs computed in batches of other sizes; a wrong mean differs by far more
+_TOLERANCE = {torch.float64: 1e-10}
+# Outputs computed in batches of other sizes differ in their last digits; a wrong mean differs by far more.
+_FLOAT32_TOLERANCE = 1e-5
 _TRIALS = 3
 
 
@@ -51,29 +53,32 @@ def refuse_false_mean(loss: Loss, infer: Callable[[Micro], Any], read: Callable[
     """
     for trial in range(_TRIALS):
         begin, middle, end = trial * size, trial * size + max(1, size // 3), (trial + 1) * size
-        whole, samples = _sum_of(loss, infer, read(begin, end))
+        whole, tolerance = _sum_of(loss, infer, read(begin, end))
         if whole is None or size == 1:
             return
         first, _ = _sum_of(loss, infer, read(begin, middle))
         second, _ = _sum_of(loss, infer, read(middle, end))
         assert first is not None
         assert second is not None
-        if abs(whole - first - second) > _TOLERANCE * max(abs(whole), abs(first), abs(second)):
+        if abs(whole - first - second) > tolerance * max(abs(whole), abs(first), abs(second)):
             raise OnecurveError(
-                f"loss: its scalar is not a mean over samples: {samples} samples at once give {whole / samples:.6g}, "
-                f"the same in parts of {middle - begin} and {end - middle} give {(first + second) / samples:.6g}. "
+                f"loss: its scalar is not a mean over samples: {size} samples at once give {whole / size:.6g}, "
+                f"the same in parts of {middle - begin} and {end - middle} give {(first + second) / size:.6g}. "
                 "If it is a mean over something else (tokens without padding), return onecurve.Weighted(sum, count); "
                 "if every sample's loss depends on the others in the batch (contrastive), it cannot be split"
             )
 
 
-def _sum_of(loss: Loss, infer: Callable[[Micro], Any], micro: Micro) -> tuple[float | None, int]:
-    """mean × samples in float64, or None where the loss is not a scalar."""
-    value = _call(loss, pytree.tree_map(_double, infer(micro)), _double_target(micro))
+def _sum_of(loss: Loss, infer: Callable[[Micro], Any], micro: Micro) -> tuple[float | None, float]:
+    """mean × samples in float64, or None where the loss is not a scalar; and how exact the model's output is."""
+    output = infer(micro)
+    dtypes = [leaf.dtype for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    tolerance = max((_TOLERANCE.get(dtype, _FLOAT32_TOLERANCE) for dtype in dtypes), default=_FLOAT32_TOLERANCE)
+    value = _call(loss, pytree.tree_map(_double, output), _double_target(micro))
     if isinstance(value, Weighted) or not isinstance(value, Tensor) or value.dim() != 0:
         weigh(value, micro.samples)
-        return None, micro.samples
-    return value.item() * micro.samples, micro.samples
+        return None, tolerance
+    return value.item() * micro.samples, tolerance
 
 
 def _call(loss: Loss, output: Any, micro: Micro) -> Any:

@@ -7,7 +7,7 @@ from onecurve.launch.stop import Stop
 
 
 def main(verb: str, request: str) -> int:
-    stop = Stop()  # before torch is imported, which takes seconds
+    stop = Stop(launched=True)  # before torch is imported, which takes seconds
     if verb == "run":
         from onecurve.verbs.run import run_as_rank as work
     else:

@@ -1,0 +1,42 @@
+"""A job that is over in seconds and can be made to fail in many ways."""
+
+import os
+import signal
+import time
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import get_worker_info
+
+import onecurve as oc
+
+
+class Points:
+    def __init__(self, nan: int, raises: int, killed: int, slow: float) -> None:
+        self.x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+        self.raises, self.killed, self.slow = raises, killed, slow
+        if nan >= 0:
+            self.x[nan] = float("nan")
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        time.sleep(self.slow)
+        if index == self.raises:
+            raise ValueError(f"point {index} is broken")
+        if index == self.killed and get_worker_info() is not None:
+            os.kill(os.getppid(), signal.SIGKILL)  # the rank, of which this is a loader process
+        return self.x[index], self.x[index].sum()[None]
+
+
+def job(nan: int = -1, raises: int = -1, killed: int = -1, slow: float = 0.0, epochs: float = 2) -> oc.Job:
+    return oc.Job(
+        model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
+        loss=oc.loss.mse,
+        data=lambda: Points(nan, raises, killed, slow),
+        optimizer=oc.AdamW(lr=0.05),
+        global_batch=8,
+        epochs=epochs,
+        evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10),
+    )

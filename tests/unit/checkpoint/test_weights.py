@@ -1,0 +1,35 @@
+import torch
+from safetensors.torch import load_file, load_model
+from torch import nn
+
+from onecurve.checkpoint.weights import save_weights
+from onecurve.device.piece import piece_of
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5)
+        self.head.weight = self.words.weight
+        self.norm = nn.BatchNorm1d(3)
+        self.narrow = nn.Parameter(torch.randn(3).bfloat16())
+        self.scalar = nn.Parameter(torch.tensor(2.5, dtype=torch.float64))
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.register_buffer("flags", torch.tensor([True, False]))
+        self.turned = nn.Parameter(torch.randn(3, 2).t())
+
+
+def test_the_file_is_safetensors_and_loads_into_the_model(tmp_path) -> None:
+    model = Tied()
+    named = [*model.named_parameters(), *model.named_buffers()]
+    path = tmp_path / "weights.safetensors"
+    save_weights([piece_of(name, tensor, True) for name, tensor in named], path, writer=True)
+    found = load_file(path)
+    assert set(found) == {name for name, _ in named}
+    for name, tensor in named:
+        assert torch.equal(found[name], tensor), name
+    other = Tied()
+    load_model(other, path)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]

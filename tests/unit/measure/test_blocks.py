@@ -1,0 +1,44 @@
+from torch import nn
+
+from onecurve.measure.blocks import find_blocks
+
+
+class Model(nn.Module):
+    def __init__(self, **children: nn.Module) -> None:
+        super().__init__()
+        for name, child in children.items():
+            setattr(self, name, child)
+
+
+def layer() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+
+def test_repeated_layers_are_blocks() -> None:
+    model = Model(words=nn.Embedding(3, 2), layers=nn.ModuleList([layer(), layer()]), head=nn.Linear(2, 3))
+    assert find_blocks(model) == ["layers.0", "layers.1"]
+
+
+def test_encoder_and_decoder_each_have_their_blocks() -> None:
+    model = Model(encoder=nn.ModuleList([layer(), layer()]), decoder=nn.ModuleList([layer(), layer()]))
+    assert find_blocks(model) == ["encoder.0", "encoder.1", "decoder.0", "decoder.1"]
+
+
+def test_residual_stages_are_blocks() -> None:
+    model = Model(stem=nn.Conv2d(1, 2, 3), stage1=layer(), stage2=layer(), head=nn.Linear(2, 3))
+    assert find_blocks(model) == ["stage1", "stage2"]
+
+
+def test_leaves_and_modules_without_parameters_are_not() -> None:
+    assert find_blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU())) == []
+
+
+def test_blocks_that_share_a_parameter_with_others_are_left_out() -> None:
+    layers = nn.ModuleList([layer(), layer(), layer()])
+    layers[2][0].weight = layers[0][0].weight
+    assert find_blocks(Model(layers=layers)) == ["layers.1"]
+
+
+def test_a_shared_module_is_found_once() -> None:
+    one = layer()
+    assert find_blocks(Model(layers=nn.ModuleList([one, one, layer()]))) == ["layers.0", "layers.2"]

@@ -1,0 +1,41 @@
+import pytest
+
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
+from onecurve.predict.memory import refuse_if_too_large, state_bytes
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ("mb8", 100 + 80 + 2 * 80),
+        ("replicate4 mb8", 100 + 80 + 2 * 80),
+        ("shard4 mb8", 25 + 20 + 2 * 20),
+        ("shard4 mb8×2", 25 + 80 + 2 * 20),  # whole gradients stay between rounds
+        ("shard4 mb8×2 reduce=round", 25 + 20 + 2 * 20),
+        ("mb8 fp64", 2 * (100 + 80 + 2 * 80)),
+    ],
+)
+def test_by_hand(plan: str, expected: int) -> None:
+    assert state_bytes(100, 80, 2, Plan.parse(plan)) == expected
+
+
+def test_what_fits_passes() -> None:
+    refuse_if_too_large(4 * GIB, Plan.parse("replicate2 mb8"), Cluster("cpu", 2, 8 * GIB, 2))
+
+
+@pytest.mark.parametrize(
+    ("needed", "plan", "cluster", "says"),
+    [
+        (5 * GIB, "replicate2 mb8", Cluster("cpu", 2, 8 * GIB, 2), "5.0 GiB per rank.*4.0 GiB for each of 2.*'shard'"),
+        (9 * GIB, "mb8", Cluster("cpu", 2, 8 * GIB, 2), "one copy takes 9.0 GiB"),
+        (30 * GIB, "replicate8 mb8", Cluster("cuda", 8, 24 * GIB, 64), "for example shard2"),
+        (300 * GIB, "mb8", Cluster("cuda", 8, 24 * GIB, 64), "one copy takes 300.0 GiB"),
+    ],
+)  # fmt: skip
+def test_what_does_not_says_by_how_much_and_the_mend(needed: int, plan: str, cluster: Cluster, says: str) -> None:
+    with pytest.raises(OnecurveError, match=says):
+        refuse_if_too_large(needed, Plan.parse(plan), cluster)

@@ -1,0 +1,72 @@
+import io
+
+from rich.console import Console
+
+from onecurve.describe.record import EvaluationRecord, EventRecord, StartRecord, StepRecord
+from onecurve.describe.units import bytes_text, seconds_text
+from onecurve.describe.verdict import CheckResult, Verdict
+from onecurve.report.progress import Terminal
+from onecurve.report.sink import JsonLines
+from onecurve.report.verdicts import result_lines, verdict_line
+
+
+def step(number: int, **changes) -> StepRecord:
+    facts = {"step": number, "loss": 2.5, "count": 8, "gradient_norm": 1.0, "lr": 1e-3, "samples": 8 * (number + 1)}
+    return StepRecord(**(facts | {"skipped": False, "seconds": {"rounds": 0.1}} | changes))
+
+
+def shown(records, steps: int = 400, **console) -> str:
+    file = io.StringIO()
+    terminal = Terminal(steps, Console(file=file, width=80, **console))
+    for record in records:
+        terminal.write(record)
+    terminal.close()
+    return file.getvalue()
+
+
+def test_without_a_terminal_there_are_few_plain_lines() -> None:
+    text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400), *map(step, range(400))])
+    lines = text.splitlines()
+    assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps"
+    assert lines[1] == "step   1/400  loss 2.5000  80 samples/s  lr 1.00e-03  39.9 s left"
+    assert lines[-1] == "step 400/400  loss 2.5000  80 samples/s  lr 1.00e-03"
+    assert len(lines) == 5
+    assert "\x1b" not in text
+
+
+def test_in_a_terminal_the_bar_fits_80_columns() -> None:
+    text = shown([step(119, loss=12.3456, seconds={"rounds": 0.0001})], steps=99_999, force_terminal=True)
+    last = text.split("\r")[-1].split("\n")[-2]
+    assert "120/99999" in last
+    assert "loss 12.3456" in last
+    assert "left" in last
+
+
+def test_events_are_told() -> None:
+    text = shown(
+        [step(0, skipped=True), EvaluationRecord(4, 1.5, {"top1": 0.75}, 360, 0.25), EventRecord("stopped", "x")]
+    )
+    assert "step 1: loss or gradient not finite, update skipped" in text
+    assert "step   5/400  evaluation: loss 1.5000  top1 0.7500  (360 samples, 250.0 ms)" in text
+    assert "stopped  x" in text
+
+
+def test_a_record_is_a_line_of_json(tmp_path) -> None:
+    sink = JsonLines(tmp_path / "records" / "rank-0.jsonl")
+    sink.write(step(3, loss=float("nan")))
+    text = (tmp_path / "records" / "rank-0.jsonl").read_text()  # there before the sink is closed
+    assert text.startswith('{"step":3,"loss":null,')
+    sink.close()
+
+
+def test_numbers_have_units() -> None:
+    assert [bytes_text(n) for n in (12, 2048, 63.4 * 2**30)] == ["12 B", "2.0 KiB", "63.4 GiB"]
+    assert [seconds_text(s) for s in (0.0412, 8.3, 125, 11_220)] == ["41.2 ms", "8.3 s", "2 min 05 s", "3 h 07 min"]
+
+
+def test_verdicts_read_well() -> None:
+    good, bad = Verdict("mb8 fp64", True, 2e-16, 1, "loss"), Verdict("shard2 mb4 fp64", False, 0.5, 2, "gradient w")
+    assert "holds" in verdict_line(good, 16)
+    assert "first at step 2, gradient w" in verdict_line(bad, 16)
+    assert result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))[-1].startswith("1 of 2 plans do not compute")
+    assert result_lines(CheckResult("fp64", 4, 1e-9, (good,), ("a note",)))[0] == "note: a note"
