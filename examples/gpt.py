@@ -77,12 +77,12 @@ def job(
     return oc.Job(
         model=lambda: GPT(width, depth, heads=4, context=context),
         loss=oc.loss.next_token,
-        data=lambda: Source(slice(0, -10), context),
+        data=lambda: Source(slice(0, -3), context),
         collate=collate,
         optimizer=oc.AdamW(lr=lr, weight_decay=0.1, groups={"*norm*|*.bias": {"weight_decay": 0.0}}),
         schedule=oc.cosine(warmup=20),
         clip=1.0,
         global_batch=batch,
         steps=steps,
-        evaluate=oc.Evaluate(lambda: Source(slice(-10, None), context), every=100),
+        evaluate=oc.Evaluate(lambda: Source(slice(-3, None), context), every=100),
     )
