@@ -67,6 +67,6 @@ def job(lr: float = 0.1, width: int = 16, batch: int = 64, epochs: float = 6, cl
         clip=clip,
         global_batch=batch,
         epochs=epochs,
-        metrics={"top1": oc.loss.top1},
+        metrics={"top1": oc.metric.top1},
         evaluate=oc.Evaluate(lambda: Digits(train=False), every=45),
     )

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
-    from onecurve.job import loss
+    from onecurve.job import loss, metric
     from onecurve.job.job import Evaluate, Job
-    from onecurve.job.optimizer import SGD, AdamW, Optimizer
+    from onecurve.job.metric import Metric
+    from onecurve.job.optimizer import LAMB, LARS, SGD, AdamW, Optimizer
     from onecurve.job.schedule import constant, cosine, linear
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "LAMB",
+    "LARS",
     "SGD",
     "AdamW",
     "Evaluate",
     "Job",
+    "Metric",
     "OnecurveError",
     "Optimizer",
     "Plan",
@@ -34,6 +38,7 @@ __all__ = [
     "cosine",
     "linear",
     "loss",
+    "metric",
     "prepare",
     "run",
 ]
@@ -42,7 +47,8 @@ _HOMES = {
     "describe.errors": ("OnecurveError",),
     "describe.plan": ("Plan",),
     "job.job": ("Evaluate", "Job"),
-    "job.optimizer": ("AdamW", "Optimizer", "SGD"),
+    "job.metric": ("Metric",),
+    "job.optimizer": ("AdamW", "LAMB", "LARS", "Optimizer", "SGD"),
     "job.schedule": ("constant", "cosine", "linear"),
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),
@@ -53,8 +59,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "loss":
-        value: Any = import_module("onecurve.job.loss")
+    if name in ("loss", "metric"):
+        value: Any = import_module(f"onecurve.job.{name}")
     elif name in _HOME_OF:
         value = getattr(import_module(f"onecurve.{_HOME_OF[name]}"), name)
     else:

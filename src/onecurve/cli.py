@@ -46,6 +46,7 @@ def _run(chosen: argparse.Namespace) -> int:
         out=chosen.out,
         fresh=chosen.fresh,
         quiet=chosen.json,
+        tensorboard=chosen.tensorboard,
     )
     if summary is not None:
         _say([to_json(summary)] if chosen.json else summary_lines(summary))
@@ -87,12 +88,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--out", metavar="FOLDER", help="where records and weights go (default: runs/NAME of the script)")
     run.add_argument("--fresh", action="store_true", help="replace the run that is in the folder")
+    run.add_argument(
+        "--tensorboard", action="store_true", help="write TensorBoard events too (extra: onecurve[tensorboard])"
+    )
 
     check = _add_verb(verbs, "check", _check, "prove that the split job computes what one device computes")
     check.add_argument(
         "--plan", action="append", default=[], help="a plan to check; may be repeated (default: a matrix)"
     )
-    check.add_argument("--ranks", type=int, metavar="N", default=4, help="largest world of the matrix (default: 4)")
+    check.add_argument("--ranks", type=int, metavar="N", help="largest world of the matrix (default: 4)")
     check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")
     check.add_argument(
         "--precision",

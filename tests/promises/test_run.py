@@ -44,7 +44,7 @@ def test_a_run_writes_records_weights_and_plan_and_does_not_overwrite(tmp_path) 
     again = onecurve("run", SMALL, "--out", "a", cwd=tmp_path)
     assert again.returncode == 1
     assert "a: holds a run already; add --fresh" in again.stderr
-    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "records").mkdir(parents=True)
     (tmp_path / "b" / "thesis.tex").touch()
     foreign = onecurve("run", SMALL, "--out", "b", "--fresh", cwd=tmp_path)
     assert "not a run's folder" in foreign.stderr

@@ -42,7 +42,7 @@ LIBRARIES = {
     "checkpoint": {"torch"},
     "prove": {"torch", "safetensors"},
     "launch": {"torch"},
-    "report": {"rich"},
+    "report": {"rich", "tensorboard"},
     "verbs": {"torch", "rich"},
     "cli": {"rich"},
 }

@@ -1,36 +1,47 @@
-"""The axis `shard`: every rank keeps a part of each parameter, its gradient and its optimizer state (zero3)."""
+"""The axis `shard`: every rank keeps a part of each parameter, of its gradient and of its optimizer state.
+
+A block's parameters are gathered for its forward and again for its backward (zero3), or kept in between (zero2).
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from onecurve.describe.plan import Sharding
 from onecurve.device.exchange import Group, add_over
 
 
 def shard(
-    module: nn.Module, blocks: Sequence[str], mesh: DeviceMesh, realize: Callable[[nn.Module], None]
+    module: nn.Module,
+    blocks: Sequence[str],
+    mesh: DeviceMesh,
+    realize: Callable[[nn.Module], None],
+    sharding: Sharding,
+    policy: MixedPrecisionPolicy,
 ) -> FSDPModule:
     """Make the module real and shard it block by block, so that no rank ever holds more than one block whole."""
+    settings = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": sharding == "zero3"}
     for name in blocks:
         block = module.get_submodule(name)
         realize(block)
-        _shard_one(block, mesh)
+        _shard_one(block, settings)
     # What is left at the root; its blocks hold real parameters already and are passed over.
     realize(module)
-    return _shard_one(module, mesh)
+    return _shard_one(module, settings)
 
 
 # torch warns that a loss which writes into the model's output would lose a hook; `onecurve check` finds such a loss.
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
-def _shard_one(module: nn.Module, mesh: DeviceMesh) -> FSDPModule:
+def _shard_one(module: nn.Module, settings: dict[str, Any]) -> FSDPModule:
     scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}
-    sharded = fully_shard(module, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
+    sharded = fully_shard(module, ignored_params=scalars, **settings)
     sharded.set_gradient_divide_factor(1.0)
     sharded.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
     return sharded

@@ -53,6 +53,10 @@ class _Operation:
     """None for an operation that draws nothing."""
 
 
+class UnknownOriginError(Exception):
+    """A tensor that the tape cannot make: loaded from a file, or made outside the constructor."""
+
+
 class Tape:
     """What a constructor did, and the means to do any part of it again for real."""
 
@@ -71,6 +75,10 @@ class Tape:
             made = self._replay(self._slice(_storage(tensor), len(self._operations)))
         return _at(made, _view(tensor)).clone()
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Whether the tensor can be made by replaying."""
+        return not isinstance(tensor, FakeTensor) or _storage(tensor) in self._writers
+
     def next_seed(self, function: Any, arguments: Any) -> int | None:
         """The seed of the operation now being run, counted over random operations; None for the others."""
         if torch.Tag.nondeterministic_seeded not in function.tags:
@@ -84,11 +92,16 @@ class Tape:
         """Put an operation on the tape, unless it only made a view."""
         inputs = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, FakeTensor)]
         known = {_storage(tensor) for tensor in inputs}
+        if not known <= self._writers.keys():
+            raise UnknownOriginError(f"{function} reads a tensor that was not made by an operation")
         outputs = [leaf if isinstance(leaf, FakeTensor) else None for leaf in pytree.tree_leaves(result)]
         fresh = [
             number for number, leaf in enumerate(outputs) if leaf is not None and _storage(leaf) not in self._writers
         ]
-        changed = {_storage(tensor) for tensor in _mutated(function, arguments)}
+        mutated = _mutated(function, arguments)
+        if not all(isinstance(tensor, FakeTensor) for tensor in mutated):
+            raise UnknownOriginError(f"{function} writes into a tensor from outside the constructor")
+        changed = {_storage(tensor) for tensor in mutated}
         if not fresh and not changed:
             return
         made = tuple(_view(leaf) for number in fresh if (leaf := outputs[number]) is not None)
@@ -168,6 +181,9 @@ def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Tape]:
             module = build()
     if not isinstance(module, nn.Module):
         raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if not tape.knows(tensor):
+            raise UnknownOriginError(f"{name} was not made by an operation")
     return module, tape
 
 
@@ -241,5 +257,5 @@ def _mutated(function: Any, arguments: Any) -> list[Tensor]:
     for number, parameter in enumerate(function._schema.arguments):
         if parameter.alias_info is not None and parameter.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(parameter.name)
-            changed += [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, FakeTensor)]
+            changed += [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
     return changed

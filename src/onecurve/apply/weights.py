@@ -1,10 +1,12 @@
 """Makes a recorded module real, as much of it as is asked for, keeping ties, buffers and stray tensors."""
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
@@ -14,13 +16,21 @@ from onecurve.apply.tape import Tape
 class Weights:
     """Turns the fake tensors of modules into real ones on a device, each tensor once however often it is met."""
 
-    def __init__(self, tape: Tape | None, device: torch.device, dtype: torch.dtype | None) -> None:
-        """`tape` is None for a module that is real already; `dtype` None leaves floating point as it is."""
+    def __init__(
+        self,
+        tape: Tape | None,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+        layout: torch.memory_format = torch.preserve_format,
+    ) -> None:
+        """`tape` is None for a module that is real already; `dtype` None leaves floating point as it is; a `layout` of
+        channels_last is for tensors of four dimensions."""
         self._tape = tape
         self._device = device
         self._dtype = dtype
-        self._made: dict[int, Tensor] = {}
-        self._kept_alive: list[Tensor] = []  # so that no id is used twice
+        self._layout = layout
+        self._made: dict[int, weakref.ref[Tensor]] = {}  # weak: a block's whole tensors are freed once it is sharded
+        self._kept_alive: list[Tensor] = []  # the fake originals, so that no id is used twice
 
     def realize(self, module: nn.Module) -> None:
         """In place, for the module and all below it."""
@@ -36,17 +46,35 @@ class Weights:
                     each.__dict__[name] = _map_tensors(value, self._real)
 
     def _real(self, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, DTensor):  # of a block that was made real and sharded before
+        if isinstance(tensor, DTensor) or self._is_as_wanted(tensor):
             return tensor
-        if id(tensor) not in self._made:
-            real = self._make(tensor)
-            self._made[id(tensor)] = self._made[id(real)] = real
-            self._kept_alive += [tensor, real]
-        return self._made[id(tensor)]
+        made = self._made.get(id(tensor), lambda: None)()
+        if made is None:
+            made = self._make(tensor)
+            self._made[id(tensor)] = weakref.ref(made)
+            self._kept_alive.append(tensor)
+        return made
+
+    def _is_as_wanted(self, tensor: Tensor) -> bool:
+        if isinstance(tensor, FakeTensor):
+            return False
+        in_type = self._wanted_dtype(tensor) in (None, tensor.dtype)
+        laid_out = not self._lays_out(tensor) or tensor.is_contiguous(memory_format=self._layout)
+        return tensor.device == self._device and in_type and laid_out
+
+    def _lays_out(self, tensor: Tensor) -> bool:
+        return self._layout is torch.contiguous_format or (self._layout is torch.channels_last and tensor.dim() == 4)
+
+    def _wanted_dtype(self, tensor: Tensor) -> torch.dtype | None:
+        if tensor.is_complex() and self._dtype is torch.float64:
+            return torch.complex128
+        return self._dtype if tensor.is_floating_point() else None
 
     def _make(self, tensor: Tensor) -> Tensor:
         value = self._tape.value(tensor) if self._tape is not None else tensor.detach()
-        value = value.to(self._device, self._dtype if value.is_floating_point() else None)
+        value = value.to(self._device, self._wanted_dtype(value))
+        if self._lays_out(value):
+            value = value.contiguous(memory_format=self._layout)
         if isinstance(tensor, nn.Parameter):
             real = nn.Parameter(value, requires_grad=tensor.requires_grad)
             real.__dict__.update({k: v for k, v in tensor.__dict__.items() if not k.startswith("_") and k not in _FAKE})

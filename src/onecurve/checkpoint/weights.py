@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.device.piece import Piece
 
 _NAMES = {
@@ -20,7 +21,13 @@ _NAMES = {
     torch.int16: "I16",
     torch.int8: "I8",
     torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
     torch.bool: "BOOL",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
 }
 
 
@@ -42,6 +49,16 @@ def save_weights(pieces: Sequence[Piece], path: Path, *, writer: bool) -> None:
         os.fsync(file.fileno())
     staging.replace(path)
     _sync_folder(path.parent)
+
+
+def refuse_unsaveable(pieces: Sequence[Piece]) -> None:
+    """Say before training, not after, that a tensor has a type the file format does not know."""
+    for piece in pieces:
+        if piece.whole.dtype not in _NAMES:
+            raise OnecurveError(
+                f"model: {piece.name} is of type {piece.whole.dtype}, which safetensors cannot hold; keep it in "
+                "another type, or register it with persistent=False if it need not be saved"
+            )
 
 
 def _header(pieces: Sequence[Piece]) -> bytes:

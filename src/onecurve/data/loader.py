@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from onecurve.data.order import Order, Sample, portion, round_bounds
+from onecurve.data.order import Order, Sample, round_bounds
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
@@ -125,7 +125,8 @@ def evaluation_batches(reader: Reader, plan: Plan, data_rank: int, workers: int)
 
     def bounds() -> Iterator[tuple[int, int]]:
         for begin in range(0, size, plan.round_size):
-            yield portion(begin, min(begin + plan.round_size, size), data_rank, plan.mesh.data)
+            length = min(plan.round_size, size - begin)
+            yield tuple(begin + length * edge // plan.round_size for edge in plan.share(data_rank))  # type: ignore[misc]
 
     wanted = ([Sample(0, 0, index) for index in range(*bound)] or [Sample(0, 0, 0)] for bound in bounds())
     for (begin, end), micro in zip(bounds(), reader.batches(wanted, workers), strict=True):

@@ -97,9 +97,3 @@ class _Layout(NamedTuple):
 def round_bounds(position: int, global_batch: int, rounds: int, number: int) -> tuple[int, int]:
     """The positions of round `number` of the step that begins at `position`."""
     return position + number * global_batch // rounds, position + (number + 1) * global_batch // rounds
-
-
-def portion(begin: int, end: int, part: int, parts: int) -> tuple[int, int]:
-    """The `part`-th of `parts` near-equal contiguous pieces of begin … end-1: each element in exactly one."""
-    length = end - begin
-    return begin + part * length // parts, begin + (part + 1) * length // parts

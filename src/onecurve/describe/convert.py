@@ -5,7 +5,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
@@ -29,7 +29,7 @@ def from_plain(kind: type[T], plain: object, where: str, *, lax: bool = False) -
 
     `lax` also reads numbers and booleans from text, as command-line arguments need.
     """
-    _refuse_unknown_keys(kind, plain, where)
+    _refuse_unknown(kind, plain, where)
     try:
         return msgspec.convert(plain, kind, strict=not lax)
     except msgspec.ValidationError as error:
@@ -67,7 +67,7 @@ def to_toml(noun: object) -> str:
     return tomli_w.dumps(to_plain(noun))
 
 
-def _refuse_unknown_keys(kind: Any, plain: object, where: str) -> None:
+def _refuse_unknown(kind: Any, plain: object, where: str) -> None:
     if not (dataclasses.is_dataclass(kind) and isinstance(plain, dict)):
         return
     hints = get_type_hints(kind)
@@ -75,7 +75,10 @@ def _refuse_unknown_keys(kind: Any, plain: object, where: str) -> None:
     for key, value in plain.items():
         if key not in known:
             raise OnecurveError(f"{where}: unknown key {key!r} ({nearest(str(key), known)})")
-        _refuse_unknown_keys(hints[key], value, f"{where}: [{key}]")
+        choices = get_args(hints[key]) if get_origin(hints[key]) is Literal else ()
+        if choices and value not in choices:
+            raise OnecurveError(f"{where}: {key} = {value!r} (known: {', '.join(map(str, choices))})")
+        _refuse_unknown(hints[key], value, f"{where}: [{key}]")
 
 
 def _readable(message: str) -> str:

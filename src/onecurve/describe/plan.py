@@ -1,23 +1,25 @@
 """The plan: plain data that says how a job runs on a cluster.
 
 Its short text form round-trips, ones and defaults omitted: `replicate2·shard2 mb4×8 bf16`, uneven shares as
-`mb(6,2)×8`, and `reduce=round` where gradients are reduced after every round.
+`mb(6,2)×8`, options behind: `zero2 reduce=round recompute=full compile`.
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import Any, Literal, get_args
 
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import nearest
+from onecurve.describe.convert import from_plain, nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import AXES, Mesh
 
 Precision = Literal["fp64", "fp32", "bf16", "fp16"]
 Reduce = Literal["step", "round"]
+Sharding = Literal["zero3", "zero2"]
+Recompute = Literal["none", "selective", "full"]
+Compress = Literal["none", "bf16", "fp16"]
 
 BUILT_AXES = ("replicate", "shard")
-BUILT_PRECISIONS = ("fp64", "fp32")
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,22 @@ class Plan:
     """Samples that a data-parallel rank takes per round; a tuple where the shares are uneven."""
     rounds: int = 1
     precision: Precision = "fp32"
+    """What is computed in; weights, gradients' sums and optimizer state stay in fp32 under bf16 and fp16."""
     reduce: Reduce = "step"
     """When gradients are summed over the ranks. After every round is slower, but without it a sharded plan keeps whole
     gradients between rounds."""
+    sharding: Sharding = "zero3"
+    """Whether a block's parameters are given up after forward and gathered again for backward (zero3), or kept."""
+    recompute: Recompute = "none"
+    """What is computed again in backward instead of kept: nothing, all but matrix products, or all of each block."""
+    compile: bool = False
+    """torch.compile, block by block."""
+    compress: Compress = "none"
+    """What gradients are sent in. Changes the numbers."""
+    channels_last: bool = False
+    """Images in memory with channels innermost, which convolutions often like better."""
+    threads: int = 0
+    """Cores of a CPU rank; 0 is its equal part of the host's."""
 
     def __post_init__(self) -> None:
         if isinstance(self.micro_batch, tuple):
@@ -47,6 +62,8 @@ class Plan:
             raise OnecurveError(f"plan: a share of {smallest} samples; every rank takes at least 1 per round")
         if self.rounds < 1:
             raise OnecurveError(f"plan: rounds = {self.rounds}, at least 1 is needed")
+        if self.threads < 0:
+            raise OnecurveError(f"plan: threads = {self.threads}, 0 (an equal part of the cores) or more is needed")
 
     @property
     def round_size(self) -> int:
@@ -65,43 +82,67 @@ class Plan:
             return begin, begin + self.micro_batch[data_rank]
         return data_rank * self.micro_batch, (data_rank + 1) * self.micro_batch
 
+    @property
+    def changes_numerics(self) -> bool:
+        """Whether the plan asks for other numbers than one device would compute in fp32."""
+        return self.precision in ("bf16", "fp16") or self.compress != "none"
+
     def __str__(self) -> str:
-        words = []
         mesh = "·".join(f"{axis}{degree}" for axis, degree in self.mesh.degrees.items() if degree > 1)
-        if mesh:
-            words.append(mesh)
-        shares = (
-            f"({','.join(map(str, self.micro_batch))})"
-            if isinstance(self.micro_batch, tuple)
-            else str(self.micro_batch)
-        )
-        words.append(f"mb{shares}" + (f"×{self.rounds}" if self.rounds > 1 else ""))
-        words.append(self.precision)
-        if self.reduce != "step":
-            words.append(f"reduce={self.reduce}")
+        shares = str(self.micro_batch)
+        if isinstance(self.micro_batch, tuple):
+            shares = f"({','.join(map(str, self.micro_batch))})"
+        micro_batch = f"mb{shares}" + (f"×{self.rounds}" if self.rounds > 1 else "")
+        words = [mesh] if mesh else []
+        words += [micro_batch, self.precision]
+        for name, default in _OPTIONS.items():
+            value = getattr(self, name)
+            if value != default:
+                words.append(_option_word(name, value))
         return " ".join(words)
 
     @staticmethod
     def parse(text: str) -> "Plan":
         """Read the short text form. A plain `x` may stand for `×` and a `.` or `*` for `·`."""
         degrees: dict[str, int] = {}
-        micro_batch: int | tuple[int, ...] | None = None
-        rounds, precision, reduce = 1, "fp32", "step"
+        found: dict[str, Any] = {}
         for word in text.split():
             if match := re.fullmatch(r"mb(\d+|\(\d+(?:,\d+)*\))(?:[×x](\d+))?", word):
-                micro_batch = _shares(match[1])
-                rounds = int(match[2] or 1)
+                found |= {"micro_batch": _shares(match[1]), "rounds": int(match[2] or 1)}
             elif word in get_args(Precision):
-                precision = word
-            elif word.startswith("reduce="):
-                reduce = word.removeprefix("reduce=")
-                if reduce not in get_args(Reduce):
-                    raise OnecurveError(f"plan {text!r}: reduce={reduce} (known: step, round)")
+                found["precision"] = word
+            elif (option := _read_option(word)) is not None:
+                found |= option
             else:
                 degrees |= _degrees(word, text)
-        if micro_batch is None:
+        if "micro_batch" not in found:
             raise OnecurveError(f"plan {text!r}: no micro-batch; add mbN×ROUNDS, for example mb8×2")
-        return Plan(Mesh(**degrees), micro_batch, rounds, cast(Precision, precision), cast(Reduce, reduce))
+        return from_plain(Plan, {"mesh": degrees, **found}, f"plan {text!r}")
+
+
+_OPTIONS: dict[str, Any] = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
+for _named_otherwise in ("micro_batch", "rounds", "precision"):
+    del _OPTIONS[_named_otherwise]
+
+
+def _option_word(name: str, value: Any) -> str:
+    """`zero2`, `compile`, `recompute=full`"""
+    if name == "sharding":
+        return str(value)
+    return name if value is True else f"{name}={value}"
+
+
+def _read_option(word: str) -> dict[str, Any] | None:
+    if word in get_args(Sharding):
+        return {"sharding": word}
+    name, equals, value = word.partition("=")
+    if isinstance(_OPTIONS.get(name), bool) and not equals:
+        return {name: True}
+    if name in _OPTIONS and equals:
+        return {name: int(value) if value.isdigit() else value}
+    if equals:
+        raise OnecurveError(f"plan: unknown option {name!r} ({nearest(name, _OPTIONS)})")
+    return None
 
 
 def default_plan(global_batch: int, ranks: int) -> Plan:
@@ -127,8 +168,7 @@ def validate(plan: Plan, global_batch: int, cluster: Cluster) -> None:
             raise OnecurveError(
                 f"plan {plan}: the axis {axis!r} is not built yet; this version runs {' and '.join(BUILT_AXES)}"
             )
-    if plan.precision not in BUILT_PRECISIONS:
-        raise OnecurveError(f"plan {plan}: precision {plan.precision} is not built yet; use fp32")
+    _refuse_senseless(plan, cluster)
     if plan.global_batch != global_batch:
         raise OnecurveError(
             f"plan {plan}: its shares make {plan.round_size} samples × {plan.rounds} rounds = {plan.global_batch} a "
@@ -141,6 +181,16 @@ def validate(plan: Plan, global_batch: int, cluster: Cluster) -> None:
         )
 
 
+def _refuse_senseless(plan: Plan, cluster: Cluster) -> None:
+    """An option that would do nothing is a mistake."""
+    if plan.sharding == "zero2" and plan.mesh.shard == 1:
+        raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or leave zero2 out")
+    if plan.compress != "none" and plan.mesh.data == 1:
+        raise OnecurveError(f"plan {plan}: compress={plan.compress}, but one rank sends no gradients; leave it out")
+    if plan.threads and cluster.device != "cpu":
+        raise OnecurveError(f"plan {plan}: threads are for CPU ranks, this host has {cluster.device}; leave them out")
+
+
 def _fitting(plan: Plan, global_batch: int) -> str:
     round_size, rest = divmod(global_batch, plan.rounds)
     if rest:
@@ -149,7 +199,7 @@ def _fitting(plan: Plan, global_batch: int) -> str:
     if round_size < plan.mesh.data:
         return f"a round of {round_size} cannot feed {plan.mesh.data} data-parallel ranks: use fewer rounds or ranks"
     shares = split_evenly(round_size, plan.mesh.data)
-    return f"try {Plan(plan.mesh, shares, plan.rounds, plan.precision, plan.reduce)}"
+    return f"try {replace(plan, micro_batch=shares)}"
 
 
 def _shares(text: str) -> int | tuple[int, ...]:

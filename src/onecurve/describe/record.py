@@ -23,6 +23,8 @@ class StepRecord:
     gradient_norm: float
     """Of the whole mean gradient, before clipping."""
     lr: float
+    loss_scale: float
+    """1 but for fp16."""
     samples: int
     """Position in the data after this step: samples consumed since the start."""
     skipped: bool

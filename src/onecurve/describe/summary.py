@@ -6,6 +6,14 @@ from onecurve.describe.record import EvaluationRecord
 
 
 @dataclass(frozen=True)
+class BestEvaluation:
+    watch: str
+    """The loss, or a metric's name."""
+    value: float
+    step: int
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """How a run ended; also in the run folder."""
 
@@ -18,5 +26,7 @@ class RunSummary:
     loss: float
     """Of the last step."""
     evaluation: EvaluationRecord | None
+    """The last."""
+    best: BestEvaluation | None
     seconds: float
     samples_per_second: float

@@ -50,7 +50,7 @@ def here() -> Cluster:
     if torch.accelerator.is_available():
         accelerator = torch.accelerator.current_accelerator()
         assert accelerator is not None
-        _, total = torch.get_device_module(accelerator.type).mem_get_info()
+        total = torch.get_device_module(accelerator.type).get_device_properties(0).total_memory
         return Cluster(accelerator.type, torch.accelerator.device_count(), total, cores)
     return Cluster("cpu", cores, _host_memory(), cores)
 

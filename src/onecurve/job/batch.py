@@ -1,6 +1,6 @@
 """One collated micro-batch: what the model takes, what the loss takes, and of how many samples it was made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,19 @@ class Micro:
     samples: int
     """0 for a filler: a rank that has no sample left but must join the others' collectives."""
 
-    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "Micro":
-        """On the device; `dtype` converts what is floating point (None leaves it as it is)."""
+    def to(
+        self,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+        layout: torch.memory_format = torch.preserve_format,
+    ) -> "Micro":
+        """On the device; `dtype` converts what is floating point, `layout` what has four dimensions."""
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 return leaf
-            return leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
+            leaf = leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
+            return leaf.contiguous(memory_format=layout) if layout is torch.channels_last and leaf.dim() == 4 else leaf
 
         return Micro(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
 
@@ -33,7 +39,7 @@ class Micro:
         """Call the model: a tuple or list is spread into positional arguments, a dict into keywords."""
         if isinstance(self.inputs, tuple | list):
             return model(*self.inputs)
-        if isinstance(self.inputs, dict):
+        if isinstance(self.inputs, Mapping):
             return model(**self.inputs)
         return model(self.inputs)
 

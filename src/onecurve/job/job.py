@@ -6,13 +6,16 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
+from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
 from onecurve.job.schedule import AnySchedule, Schedule
 from onecurve.job.weighted import Weighted
 
 Loss = Callable[[Any, Any], Tensor | Weighted]
-Metric = Callable[[Any, Any], Weighted]
+AnyMetric = Metric | Callable[[Any, Any], Weighted | Tensor]
+"""A function that returns a Weighted sum or one value per sample, or a Metric."""
 BatchNorm = Literal["sync", "local"]
 
 
@@ -29,9 +32,18 @@ class Evaluate:
 
     data: Callable[[], Dataset]
     every: int
+    watch: str = "loss"
+    """The number whose best value is kept account of: the loss, or a metric."""
+    better: Literal["lower", "higher"] = "lower"
+    patience: int | None = None
+    """Stop early after so many evaluations without a better one."""
 
     def __post_init__(self) -> None:
         _at_least_one("Evaluate", "every", self.every)
+        if self.better not in ("lower", "higher"):
+            raise OnecurveError(f"Evaluate: better = {self.better!r} (known: 'lower', 'higher')")
+        if self.patience is not None:
+            _at_least_one("Evaluate", "patience", self.patience)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +65,7 @@ class Job:
     """Instead of steps. The last step runs over into the next pass where the data does not divide evenly."""
     schedule: AnySchedule = field(default_factory=Schedule)
     evaluate: Evaluate | None = None
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Mapping[str, AnyMetric] = field(default_factory=dict)
     """Measured at evaluations."""
     collate: Callable[[list[Any]], Any] | None = None
     """Makes one batch `(input, target)` of a list of samples; torch's own by default."""
@@ -75,6 +87,9 @@ class Job:
             raise OnecurveError(f"Job: clip = {self.clip}; a norm above 0 is needed, or None for no clipping")
         if self.batch_norm not in ("sync", "local"):
             raise OnecurveError(f"Job: batch_norm = {self.batch_norm!r} (known: 'sync', 'local')")
+        if self.evaluate is not None and self.evaluate.watch not in ("loss", *self.metrics):
+            known = ["loss", *self.metrics]
+            raise OnecurveError(f"Evaluate: watch = {self.evaluate.watch!r} ({nearest(self.evaluate.watch, known)})")
         for name in ("model", "loss", "data", "optimizer"):
             value = getattr(self, name)
             if isinstance(value, nn.Module) and name == "model":

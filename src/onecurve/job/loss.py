@@ -1,9 +1,9 @@
 """Losses whose parts add up to the whole: per sample, or a sum with its true count."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.job.weighted import Weighted
 
 IGNORED = -100
@@ -23,9 +23,8 @@ def cross_entropy(logits_BC: Tensor, target_B: Tensor) -> Tensor:
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """Squared error, averaged within each sample."""
-    return F.mse_loss(output, target, reduction="none").flatten(1).mean(1)
-
-
-def top1(logits_BC: Tensor, target_B: Tensor) -> Weighted:
-    """A metric: the fraction of samples whose largest logit is the target."""
-    return Weighted((logits_BC.argmax(-1) == target_B).sum(dtype=torch.float64), target_B.numel())
+    if output.shape != target.shape:
+        raise OnecurveError(
+            f"loss.mse: the output has shape {list(output.shape)}, the target {list(target.shape)}; make them equal"
+        )
+    return F.mse_loss(output, target, reduction="none").reshape(len(output), -1).mean(1)

@@ -11,6 +11,9 @@ from torch import nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.layerwise import LAMB as _LAMB
+from onecurve.job.layerwise import LARS as _LARS
+from onecurve.job.layerwise import LayerWise
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer]
@@ -19,7 +22,18 @@ Groups = Mapping[str, Mapping[str, Any]]
 ELEMENTWISE = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 """torch.optim classes that treat every element alone, so that a shard of a parameter may be updated by itself."""
 
-_STATE_TENSORS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta": 2, "Adagrad": 1, "RMSprop": 1}
+_STATE_TENSORS = {
+    "Adam": 2,
+    "AdamW": 2,
+    "NAdam": 2,
+    "RAdam": 2,
+    "Adamax": 2,
+    "Adadelta": 2,
+    "Adagrad": 1,
+    "RMSprop": 1,
+    "LAMB": 2,
+    "LARS": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,7 @@ class Optimizer:
         groups = [{"params": found, **self.groups[pattern]} for pattern, found in members.items()]
         if rest:
             groups.insert(0, {"params": rest})
-        return self.kind(groups, **self._fused(self.settings))
+        return self.kind(groups, **self._fused(groups))
 
     @property
     def state_tensors(self) -> int:
@@ -66,11 +80,16 @@ class Optimizer:
             return 1 if self.settings.get("momentum") else 0
         return _STATE_TENSORS.get(self.kind.__name__, 0)
 
-    def _fused(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def _fused(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
         """torch's fused kernel where the class has one: faster, and it can skip an update before the host knows."""
-        chosen = dict(settings)
+        chosen = dict(self.settings)
         parameters = inspect.signature(self.kind.__init__).parameters
-        if "fused" in parameters and not {"fused", "foreach", "capturable", "differentiable"} & set(chosen):
+        floating = all(parameter.is_floating_point() for group in groups for parameter in group["params"])
+        if (
+            floating
+            and "fused" in parameters
+            and not {"fused", "foreach", "capturable", "differentiable"} & set(chosen)
+        ):
             chosen["fused"] = True
         return chosen
 
@@ -97,15 +116,40 @@ def SGD(  # noqa: N802
     return Optimizer(torch.optim.SGD, settings, groups or {})
 
 
+def LAMB(  # noqa: N802
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    weight_decay: float = 0.01,
+    groups: Groups | None = None,
+) -> Optimizer:
+    """For large batches. Give norms and biases `{"adapt": False, "weight_decay": 0.0}`."""
+    return Optimizer(_LAMB, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, groups or {})
+
+
+def LARS(  # noqa: N802
+    lr: float = 1.0,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    trust: float = 1e-3,
+    groups: Groups | None = None,
+) -> Optimizer:
+    """For large batches of images. Give norms and biases `{"adapt": False, "weight_decay": 0.0}`."""
+    settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
+    return Optimizer(_LARS, settings, groups or {})
+
+
 def matches(name: str, pattern: str) -> bool:
     return any(fnmatchcase(name, one) for one in pattern.split("|"))
 
 
-def refuse_if_not_elementwise(optimizer: torch.optim.Optimizer, plan: str) -> None:
+def refuse_if_whole_needed(optimizer: torch.optim.Optimizer, plan: str) -> None:
     """A sharded plan updates parts of parameters; an optimizer that looks at whole matrices would compute otherwise."""
     kind = type(optimizer)
-    if kind.__module__.startswith("torch.optim") and kind.__name__ not in ELEMENTWISE:
+    known = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
+    if not (known or isinstance(optimizer, LayerWise) or getattr(kind, "elementwise", False)):
         raise OnecurveError(
-            f"plan {plan}: {kind.__name__} needs whole parameters, a sharded plan holds parts of them; use a plan "
-            f"without 'shard', or one of {', '.join(ELEMENTWISE)}"
+            f"plan {plan}: {kind.__name__} may need whole parameters, a sharded plan holds parts of them; use a plan "
+            f"without 'shard', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. An optimizer of your own that treats "
+            "every element alone can say so: elementwise = True in its class"
         )

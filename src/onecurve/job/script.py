@@ -48,7 +48,10 @@ def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where
         except OnecurveError:
             wanted = getattr(kind, "__name__", str(kind))
             raise OnecurveError(f"{where}: argument {word!r}: {value!r} cannot be read as {wanted}") from None
-    missing = [n for n, p in parameters.items() if p.default is inspect.Parameter.empty and n not in chosen]
+    needed = [
+        n for n, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    missing = [name for name in needed if name not in chosen]
     if missing:
         raise OnecurveError(f"{where}: job() needs {missing[0]!r}; add {missing[0]}=… after the script's name")
     return chosen

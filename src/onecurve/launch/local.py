@@ -17,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from onecurve.launch.failure import first_failure
 from onecurve.launch.rendezvous import LoopbackRendezvous
 
-_LOOPBACK_DEVICE = "lo" if sys.platform == "linux" else "lo0"
+_LOOPBACK_DEVICE = "lo"
 _SECONDS_TO_FINISH = 60
 
 

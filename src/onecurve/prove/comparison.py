@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -44,7 +45,7 @@ def keep_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
         if parameter.grad is not None
     }
     largest = {name: _largest(tensor) for name, tensor in (weights | gradients).items()}
-    tensors = {name: tensor.contiguous().clone() for name, tensor in (weights | gradients).items()}
+    tensors = {name: _storable(tensor) for name, tensor in (weights | gradients).items()}
     metadata = {"loss": json.dumps(loss), "largest": json.dumps(largest)}
     save_file(tensors, _file(folder, step), metadata)
 
@@ -91,10 +92,10 @@ def _distance(piece: Piece, local: Tensor | None, reference: Any, name: str) -> 
     if local.numel() == 0:
         return 0.0
     if not piece.shape:
-        return float((local - reference.get_tensor(name)).abs())
-    rows = slice(piece.offset[0], piece.offset[0] + local.shape[0])
-    distance = (local.double() - reference.get_slice(name)[rows].double()).abs()
-    return float(distance.max())
+        expected = reference.get_tensor(name)
+    else:
+        expected = reference.get_slice(name)[piece.offset[0] : piece.offset[0] + local.shape[0]]
+    return float((_wide(local.cpu()) - _wide(expected)).abs().max())
 
 
 def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
@@ -103,7 +104,17 @@ def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 
 
 def _largest(tensor: Tensor) -> float:
-    return float(tensor.detach().double().abs().max()) if tensor.numel() else 0.0
+    return float(_wide(tensor.detach()).abs().max()) if tensor.numel() else 0.0
+
+
+def _storable(tensor: Tensor) -> Tensor:
+    """safetensors knows complex numbers of single precision alone, and no memory that is shared."""
+    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).cpu().contiguous().clone()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """In float64, whatever it is; a complex number as two."""
+    return torch.view_as_real(tensor).double() if tensor.is_complex() else tensor.double()
 
 
 def _file(folder: Path, step: int) -> Path:

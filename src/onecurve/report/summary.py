@@ -13,4 +13,6 @@ def summary_lines(summary: RunSummary) -> list[str]:
     if summary.evaluation is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in summary.evaluation.metrics.items())
         lines.append(f"evaluation: loss {summary.evaluation.loss:.4f}{metrics}")
+    if summary.best is not None and summary.evaluation is not None and summary.best.step != summary.evaluation.step:
+        lines.append(f"best {summary.best.watch}: {summary.best.value:.4f} at step {summary.best.step + 1}")
     return [*lines, f"weights: {summary.out}/weights.safetensors"]

@@ -41,4 +41,7 @@ class Part(Protocol):
     def infer(self, micro: Micro) -> Any:
         """The model's output for a placed micro-batch, in evaluation mode, without gradients."""
 
+    def undo_statistics(self, where: Tensor | bool) -> None:
+        """Leave no trace of the step in batch norm's running statistics, if `where`."""
+
     def clear_gradients(self) -> None: ...

@@ -1,23 +1,35 @@
 """The step, and the evaluation. What is saved of a training is its position and the part's and optimizer's state."""
 
-import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord, StepRecord
 from onecurve.describe.seed import mix
 from onecurve.device.exchange import add_over
 from onecurve.job.batch import Micro
-from onecurve.job.job import Job, Metric
-from onecurve.job.optimizer import refuse_if_not_elementwise
-from onecurve.train.objective import objective_of, weigh
+from onecurve.job.job import Job
+from onecurve.job.layerwise import LayerWise
+from onecurve.job.optimizer import refuse_if_whole_needed
+from onecurve.train.measure import measures_of
+from onecurve.train.objective import objective_of
 from onecurve.train.part import Part
-from onecurve.train.update import Outcome, can_skip_unread, factor, outcome, squares, update, update_unread
+from onecurve.train.scale import LossScale
+from onecurve.train.update import (
+    Outcome,
+    can_skip_unread,
+    factor,
+    not_finite,
+    outcome,
+    squares,
+    update,
+    update_unread,
+)
 
 
 @dataclass
@@ -27,7 +39,9 @@ class Report:
     step: int
     lr: float
     samples: int
-    nominal: int
+    loss_scale: float
+    nominal: float
+    """What the loss sums were divided by before backward."""
     sums: Tensor
     seconds: dict[str, float] = field(default_factory=dict)
     _outcome: Outcome | None = None
@@ -45,28 +59,42 @@ class Report:
     def record(self) -> StepRecord:
         seen = self.outcome
         return StepRecord(
-            self.step, seen.loss, seen.count, seen.gradient_norm, self.lr, self.samples, not seen.finite, self.seconds
+            step=self.step,
+            loss=seen.loss,
+            count=seen.count,
+            gradient_norm=seen.gradient_norm,
+            lr=self.lr,
+            loss_scale=self.loss_scale,
+            samples=self.samples,
+            skipped=not seen.finite,
+            seconds=self.seconds,
         )
 
 
 class Trainer:
     """Runs steps of a job on this rank's part."""
 
-    def __init__(self, job: Job, part: Part, steps: int, data_rank: int, *, sharded: bool, plan: str) -> None:
+    def __init__(self, job: Job, part: Part, steps: int, data_rank: int, plan: Plan) -> None:
         self._job = job
         self._part = part
         self._steps = steps
         self._data_rank = data_rank
         self._objective = objective_of(job.loss)
+        self._measures = measures_of(self._objective, job.metrics)
         self.stop_requested: Callable[[], bool] = lambda: False
         if not part.trained:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
         named = [(piece.name, piece.local) for piece in part.trained]
         self.optimizer = job.optimizer(named)  # type: ignore[arg-type]
-        if sharded:
-            refuse_if_not_elementwise(self.optimizer, plan)
+        if plan.mesh.shard > 1:
+            refuse_if_whole_needed(self.optimizer, str(plan))
+        if isinstance(self.optimizer, LayerWise):
+            self.optimizer.whole = self._whole_squares
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.unread = part.device.asynchronous and can_skip_unread(self.optimizer)
+        self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
+        self._scales_loss = plan.precision == "fp16"
+        self._unread_report: Report | None = None
 
     def step(self, step: int, rounds: Sequence[Micro]) -> Report:
         """Forward, backward, reduce, divide, clip, update."""
@@ -75,48 +103,74 @@ class Trainer:
         part.clear_gradients()
         lr = self._set_rate(step)
         seeds = [mix(job.seed, step, number, self._data_rank, 2) for number in range(len(rounds))]
-        totals = part.run_rounds(rounds, self._objective, 1 / job.global_batch, seeds)
+        nominal = job.global_batch / self._loss_scale.value
+        totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
-        stop = torch.tensor(float(self.stop_requested()), dtype=torch.float64)
-        sums = torch.cat([totals, squares(part.trained).view(1).to(totals), stop.view(1).to(totals)])
+        stop = torch.tensor([float(self.stop_requested())], dtype=torch.float64)
+        sums = torch.cat([totals, squares(part.trained).view(1).to(totals), stop.to(totals)])
         add_over(part.group, sums)
-        report = Report(step, lr, (step + 1) * job.global_batch, job.global_batch, sums)
-        by = factor(sums, job.global_batch, job.clip)
-        if self.unread:
-            update_unread(self.optimizer, part.trained, sums, by)
-        elif report.outcome.finite:
-            update(self.optimizer, part.trained, by.item())
+        report = Report(step, lr, (step + 1) * job.global_batch, self._loss_scale.value, nominal, sums)
+        self._update(report, factor(sums, nominal, job.clip))
         report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
         return report
 
     def evaluate(self, step: int, batches: Iterable[Micro]) -> EvaluationRecord:
         """Loss and metrics over all batches of all ranks; fillers are run but not counted."""
         begin = time.perf_counter()
-        measures: Mapping[str, Metric | None] = {"loss": None, **self._job.metrics}
-        sums = torch.zeros(len(measures), 2, dtype=torch.float64, device=self._part.device.torch_device)
-        samples = torch.zeros(1, dtype=torch.float64, device=sums.device)
+        device = self._part.device.torch_device
+        totals: list[Tensor] | None = None
+        samples = torch.zeros(1, dtype=torch.float64, device=device)
         for micro in batches:
             micro = self._part.place(micro)
             output = self._part.infer(micro)
+            real = micro if micro.samples else Micro(micro.inputs, micro.target, 1)
+            sums = [measure.sums(output, real).to(device) for measure in self._measures]
             if not micro.samples:
-                continue
+                sums = [torch.zeros_like(each) for each in sums]
+            totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
             samples += micro.samples
-            for row, (name, metric) in enumerate(measures.items()):
-                value = self._objective(output, micro) if metric is None else metric(output, micro.target)
-                weighted = weigh(value, micro.samples, name)
-                sums[row] += torch.stack([torch.as_tensor(value).to(sums) for value in (weighted.sum, weighted.count)])
-        add_over(self._part.group, sums)
-        add_over(self._part.group, samples)
-        means = {name: _mean(*row) for name, row in zip(measures, sums.tolist(), strict=True)}
+        assert totals is not None
+        flat = add_over(self._part.group, torch.cat([samples, *totals]))
+        samples, *totals = torch.split(flat, [1, *(each.numel() for each in totals)])
+        means = {m.name: m.finish(total.cpu()) for m, total in zip(self._measures, totals, strict=True)}
         seconds = time.perf_counter() - begin
         return EvaluationRecord(step, means.pop("loss"), means, int(samples.item()), seconds)
+
+    def try_measures(self, micro: Micro) -> None:
+        """Call loss and metrics once, so that a mistake in them is told before training."""
+        output = self._part.infer(micro)
+        for measure in self._measures:
+            measure.sums(output, micro)
+
+    def _update(self, report: Report, by: Tensor) -> None:
+        part = self._part
+        if not self.unread:
+            finite = report.outcome.finite
+            if finite:
+                update(self.optimizer, part.trained, by.item())
+            part.undo_statistics(not finite)
+            self._learn_scale(report)
+            return
+        bad = not_finite(report.sums)
+        update_unread(self.optimizer, part.trained, bad, by)
+        part.undo_statistics(bad)
+        # This step is queued; the one before it can be read without waiting.
+        before, self._unread_report = self._unread_report, report
+        if before is not None:
+            self._learn_scale(before)
+
+    def _learn_scale(self, report: Report) -> None:
+        if self._scales_loss:
+            self._loss_scale.update(report.outcome.finite)
+
+    def _whole_squares(self, parameters: Sequence[Tensor], squares_of_parts: Tensor) -> Tensor:
+        """Sums of squares of whole parameters, from those of this rank's parts; one column per parameter."""
+        counted = {id(piece.local): piece.counted for piece in self._part.trained}
+        mask = torch.tensor([counted[id(parameter)] for parameter in parameters], device=squares_of_parts.device)
+        return add_over(self._part.group, squares_of_parts * mask)
 
     def _set_rate(self, step: int) -> float:
         rate = self._job.rate(step, self._steps)
         for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = base * rate
         return float(self.optimizer.param_groups[0]["lr"])
-
-
-def _mean(total: float, count: float) -> float:
-    return total / count if count else math.nan

@@ -36,7 +36,7 @@ def squares(pieces: Sequence[Piece]) -> Tensor:
     return torch.stack(torch._foreach_norm(gradients)).double().square().sum()
 
 
-def outcome(sums: Sequence[float], nominal: int) -> Outcome:
+def outcome(sums: Sequence[float], nominal: float) -> Outcome:
     """Read the reduced sums. Gradients were taken of loss sum / nominal."""
     loss_sum, count, square_sum, stop = sums
     loss = loss_sum / count if count else math.nan
@@ -44,7 +44,7 @@ def outcome(sums: Sequence[float], nominal: int) -> Outcome:
     return Outcome(loss, count, norm, math.isfinite(loss) and math.isfinite(norm), stop > 0)
 
 
-def factor(sums: Tensor, nominal: int, clip: float | None) -> Tensor:
+def factor(sums: Tensor, nominal: float, clip: float | None) -> Tensor:
     """What to multiply gradients by: to the true count, and down to the clipping norm. On the device, no waiting."""
     scale = nominal / sums[1]
     if clip is None:
@@ -59,15 +59,19 @@ def update(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], by: float)
     optimizer.step()
 
 
-def update_unread(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], sums: Tensor, by: Tensor) -> None:
-    """The same where the host has not read the sums yet: the kernel itself leaves everything alone if they are not
-    finite. Only for optimizers that `can_skip_unread`."""
+def not_finite(sums: Tensor) -> Tensor:
+    """The guard as a flag on the device."""
+    return ~sums.isfinite().all() | (sums[1] == 0)
+
+
+def update_unread(optimizer: torch.optim.Optimizer, pieces: Sequence[Piece], bad: Tensor, by: Tensor) -> None:
+    """The same where the host has not read the sums yet: the kernel itself leaves everything alone if they are `bad`.
+    Only for optimizers that `can_skip_unread`."""
     gradients = _gradients(pieces)
     if gradients:
         torch._foreach_mul_(gradients, by.to(gradients[0].dtype))
-    bad = (~sums.isfinite().all() | (sums[1] == 0)).float()
     optimizer.grad_scale = None  # type: ignore[attr-defined]
-    optimizer.found_inf = bad  # type: ignore[attr-defined]
+    optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
     optimizer.step()
     del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
 

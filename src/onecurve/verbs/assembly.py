@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from onecurve.apply.blueprint import Blueprint, draw
 from onecurve.apply.mesh import LiveMesh
-from onecurve.apply.part import DataPart, Trial
+from onecurve.apply.part import DataPart
+from onecurve.apply.precision import kept_dtype
+from onecurve.apply.replicate import Trial
 from onecurve.data.loader import Batch, Reader, evaluation_batches, training_batches
 from onecurve.data.order import Order
 from onecurve.describe.cluster import Cluster
@@ -17,7 +19,9 @@ from onecurve.describe.convert import read_toml
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan, default_plan
 from onecurve.describe.record import EvaluationRecord
+from onecurve.describe.seed import mix
 from onecurve.device.device import Device
+from onecurve.device.randomness import preserved, seed_all
 from onecurve.job.batch import Micro
 from onecurve.job.job import Dataset, Job
 from onecurve.job.optimizer import Optimizer
@@ -94,6 +98,8 @@ def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
 
 def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:
     """How many ranks to start: as many as the plan has, or as asked for, or one per accelerator; one on a CPU host."""
+    if ranks is not None and ranks < 1:
+        raise OnecurveError(f"ranks = {ranks}; at least 1 is needed")
     if wish == "auto":
         return ranks if ranks is not None else (1 if cluster.device == "cpu" else cluster.devices)
     needed = choose_plan(wish, 0, 0).mesh.size
@@ -112,18 +118,23 @@ def assemble(
 ) -> Assembly:
     """Build this rank's part and trainer, and refuse a loss that cannot be split."""
     blueprint = blueprint or draw(job.model, job.seed)
+    if isinstance(job.loss, nn.Module):
+        job.loss.to(device.torch_device, kept_dtype(plan.precision))
     part = DataPart(
         blueprint, plan, mesh, device, find_blocks(blueprint.module), job.batch_norm, _trial(job, data, device)
     )
-    trainer = Trainer(job, part, data.steps, mesh.data_rank, sharded=plan.mesh.shard > 1, plan=str(plan))
+    trainer = Trainer(job, part, data.steps, mesh.data_rank, plan)
     size = min(job.global_batch, _TRIAL_SAMPLES)
     refuse_false_mean(job.loss, part.infer, lambda begin, end: part.place(data.micro(begin, end)), size)
+    trainer.try_measures(part.place(data.micro(0, size)))
     return Assembly(job, plan, data, part, trainer, mesh.data_rank)
 
 
 def _trial(job: Job, data: Data, device: Device) -> Trial:
-    def trial(module: nn.Module, dtype: torch.dtype) -> Tensor:
-        micro = data.micro(0, min(2, data.order.size)).to(device.torch_device, dtype)
-        return objective_of(job.loss)(micro.forward(module), micro).sum
+    def trial(module: nn.Module, dtype: torch.dtype, number: int) -> Tensor:
+        micro = data.micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
+        with preserved():
+            seed_all(mix(job.seed, number))
+            return objective_of(job.loss)(micro.forward(module), micro).sum
 
     return trial

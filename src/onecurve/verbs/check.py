@@ -8,13 +8,13 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
-from onecurve.describe.convert import from_plain, to_json
+from onecurve.describe.convert import from_plain, to_json, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, Precision, validate
 from onecurve.describe.verdict import CheckResult
@@ -54,41 +54,54 @@ def check(
     arguments: Sequence[str] = (),
     *,
     plans: Sequence[str | Plan] = (),
-    ranks: int = 4,
+    ranks: int | None = None,
     steps: int | None = None,
     precision: Precision = "fp64",
     quiet: bool = False,
 ) -> CheckResult | None:
     """Hold the job of a script, split by each plan, against one device: `oc.check("train.py", ranks=2)`.
 
-    Without `plans` it tries a matrix of them for worlds up to `ranks`. In float64 every weight, buffer and gradient is
-    compared after every step; in float32 the loss curve. Under torchrun it returns None on all but rank 0.
+    Without `plans` it tries a matrix of them for worlds up to `ranks` (4, as far as there are devices). In float64
+    every weight, buffer and gradient is compared after every step; in float32 the loss curve. Under torchrun it returns
+    None on all but rank 0.
     """
     if not Path(script).is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     if precision not in _STEPS:
         raise OnecurveError(f"check: precision {precision!r} (known: {', '.join(_STEPS)})")
-    if ranks < 1 or (steps is not None and steps < 1):
+    if (ranks is not None and ranks < 1) or (steps is not None and steps < 1):
         raise OnecurveError(f"check: ranks = {ranks}, steps = {steps}; at least 1 is needed")
     wanted = tuple(str(plan) for plan in plans)
-    world = max((Plan.parse(plan).mesh.size for plan in wanted), default=ranks)
+    within = World.from_environment()
+    world = max((Plan.parse(plan).mesh.size for plan in wanted), default=_default_ranks(ranks, within))
+    if within is not None and world > within.size:
+        raise OnecurveError(f"check: a plan of {world} ranks in a world of {within.size}; start as many ranks as that")
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
         result = Path(folder) / "result.json"
         request = CheckRequest(
             str(script), tuple(arguments), wanted, world, steps or _STEPS[precision], precision, str(result), quiet
         )
-        if World.from_environment() is not None or world == 1:
-            return _check(request, Stop())
+        if within is not None or world == 1:
+            with Stop() as stop:
+                return _check(request, stop)
         if not launch("onecurve.verbs.rank", ["check", to_json(request)], world):
             raise OnecurveError("interrupted")
         return from_plain(CheckResult, json.loads(result.read_text()), "check")
+
+
+def _default_ranks(ranks: int | None, within: World | None) -> int:
+    if ranks is not None:
+        return ranks
+    if within is not None:
+        return within.size
+    return 4 if here().device == "cpu" else min(4, here().devices)
 
 
 def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
     asked = from_plain(CheckRequest, json.loads(request), "request")
     result = _check(asked, stop)
     if result is not None:
-        Path(asked.result).write_text(to_json(result))
+        Path(asked.result).write_text(json.dumps(to_plain(result)))  # JSON proper has no word for infinity
 
 
 def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | None:
@@ -131,5 +144,4 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
 def _plans(request: CheckRequest, job: Job) -> list[Plan]:
     if not request.plans:
         return matrix(job.global_batch, request.ranks, request.precision)
-    plans = [Plan.parse(text) for text in request.plans]
-    return [Plan(plan.mesh, plan.micro_batch, plan.rounds, request.precision, plan.reduce) for plan in plans]
+    return [replace(Plan.parse(text), precision=request.precision) for text in request.plans]

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from onecurve.apply.blueprint import draw
 from onecurve.apply.mesh import make_mesh
-from onecurve.checkpoint.weights import save_weights
+from onecurve.checkpoint.weights import refuse_unsaveable, save_weights
 from onecurve.data.loader import Batch, Reader
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, validate
@@ -31,9 +31,9 @@ class Run:
     def __init__(self, job: Job, plan: Plan | str = "auto") -> None:
         self.job = job
         self.world = World.from_environment() or World()
+        self.device = local_device(self.world.local_rank)  # first: what asks the device then asks this rank's own
         cluster = here()
         use_threads(cluster, self.world.local_size)
-        self.device = local_device(self.world.local_rank)
         self.plan = choose_plan(plan, job.global_batch, self.world.size)
         validate(self.plan, job.global_batch, cluster)
         self._refuse_other_world()
@@ -46,6 +46,7 @@ class Run:
         self.parameters = sum(parameter.numel() for parameter in blueprint.module.parameters())
         mesh = make_mesh(self.plan.mesh, self.world.rank, self.device.kind)
         self._assembly = assemble(job, self.plan, mesh, self.device, data, blueprint)
+        refuse_unsaveable(self._assembly.part.saved)
         self.steps = data.steps
         self.trainer = self._assembly.trainer
         self.module = self._assembly.part.module

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from onecurve.apply.blueprint import draw
 from onecurve.apply.mesh import LiveMesh, make_mesh
 from onecurve.apply.tape import build_whole
+from onecurve.apply.weights import Weights
 from onecurve.data.order import round_bounds
-from onecurve.describe.convert import from_plain, to_json
+from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.verdict import Verdict
@@ -68,7 +69,7 @@ class Proof:
             self._meshes[plan.mesh] = make_mesh(plan.mesh, self._world.rank, self._device.kind)
         mesh = self._meshes[plan.mesh]
         found = self._difference(plan, mesh) if mesh.member else None
-        texts = [text for text in texts_of_all(to_json(found) if found else "") if text]
+        texts = [text for text in texts_of_all(json.dumps(to_plain(found)) if found else "") if text]
         found = first_and_worst([from_plain(Difference, json.loads(text), "verdict") for text in texts])
         holds = found.holds if self._exact else found.size <= ALLOWED
         return Verdict(str(plan), holds, found.size, found.step + 1, found.tensor)
@@ -98,7 +99,10 @@ class Proof:
         return self._folder / f"rounds-{variant.rounds}-{shares}"
 
     def _train_reference(self, variant: Variant, run: int) -> None:
-        module = build_whole(self._job.model, self._job.seed).to(self._device.torch_device, self._dtype)
+        module = build_whole(self._job.model, self._job.seed)
+        Weights(None, self._device.torch_device, self._dtype).realize(module)
+        if isinstance(self._job.loss, nn.Module):
+            self._job.loss.to(self._device.torch_device, self._dtype)
         self._dropped += switch_off(module)
         if run:
             perturb(module, seed=run)

@@ -7,18 +7,18 @@ from onecurve.launch.stop import Stop
 
 
 def main(verb: str, request: str) -> int:
-    stop = Stop(launched=True)  # before torch is imported, which takes seconds
-    if verb == "run":
-        from onecurve.verbs.run import run_as_rank as work
-    else:
-        from onecurve.verbs.check import check_as_rank as work
-    try:
-        work(request, stop)
-    except Exception as error:
-        text = account_for(error)
-        if text is not None:
-            print(text, file=sys.stderr)
-        return 1
+    with Stop(launched=True) as stop:  # before torch is imported, which takes seconds
+        if verb == "run":
+            from onecurve.verbs.run import run_as_rank as work
+        else:
+            from onecurve.verbs.check import check_as_rank as work
+        try:
+            work(request, stop)
+        except Exception as error:
+            text = account_for(error)
+            if text is not None:
+                print(text, file=sys.stderr)
+            return 1
     return 0
 
 

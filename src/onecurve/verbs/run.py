@@ -15,7 +15,7 @@ from onecurve.describe.convert import from_plain, to_json, to_plain, write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
-from onecurve.describe.summary import RunSummary
+from onecurve.describe.summary import BestEvaluation, RunSummary
 from onecurve.device.device import here
 from onecurve.device.exchange import barrier
 from onecurve.device.world import World
@@ -24,6 +24,8 @@ from onecurve.launch.local import launch
 from onecurve.launch.stop import Stop
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
+from onecurve.report.tensorboard import TensorBoard
+from onecurve.train.best import Best
 from onecurve.train.trainer import Report
 from onecurve.verbs.assembly import ranks_for
 from onecurve.verbs.prepare import Run
@@ -42,6 +44,7 @@ class RunRequest:
     out: str
     fresh: bool
     quiet: bool
+    tensorboard: bool
     result: str = ""
     """Where rank 0 leaves the summary for the launcher."""
 
@@ -53,6 +56,7 @@ class Tally:
     steps: int = 0
     loss: float = math.nan
     evaluation: EvaluationRecord | None = None
+    best: Best | None = None
     training_seconds: float = 0.0
 
     def add(self, record: StepRecord) -> None:
@@ -69,6 +73,7 @@ def run(
     out: str | Path | None = None,
     fresh: bool = False,
     quiet: bool = False,
+    tensorboard: bool = False,
 ) -> RunSummary | None:
     """Train the job of a script: `oc.run("train.py", ["lr=1e-4"], ranks=2)`.
 
@@ -79,18 +84,20 @@ def run(
     if not script.is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     folder = Path(out) if out is not None else Path("runs") / script.stem
-    request = RunRequest(str(script), tuple(arguments), str(plan), str(folder), fresh, quiet)
-    if World.from_environment() is not None:
-        return _train(request, Stop())
-    ranks = ranks_for(str(plan), ranks, here())
-    _refuse_used(folder, fresh)
-    if ranks == 1:
-        return _train(request, Stop())
+    request = RunRequest(str(script), tuple(arguments), str(plan), str(folder), fresh, quiet, tensorboard)
+    alone = World.from_environment() is None
+    if alone:
+        ranks = ranks_for(str(plan), ranks, here())
+        _refuse_used(folder, fresh)
+    if not alone or ranks == 1:
+        with Stop() as stop:
+            return _train(request, stop)
+    assert ranks is not None
     with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
         result = Path(scratch) / _SUMMARY
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
         if not result.exists():
-            raise OnecurveError("interrupted before a step was done; nothing was saved")
+            raise OnecurveError("interrupted before the ranks could finish a step and save; nothing was saved")
         return from_plain(RunSummary, json.loads(result.read_text()), _SUMMARY)
 
 
@@ -98,7 +105,7 @@ def run_as_rank(request: str, stop: Callable[[], bool]) -> None:
     asked = from_plain(RunRequest, json.loads(request), "request")
     summary = _train(asked, stop)
     if summary is not None:
-        Path(asked.result).write_text(to_json(summary))
+        Path(asked.result).write_text(json.dumps(to_plain(summary)))  # JSON proper has no word for NaN
 
 
 def _train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
@@ -111,14 +118,15 @@ def _train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
         if leader:
             _make_room(out, request.fresh)
         barrier()
-        sinks = _sinks(run, out, request.quiet)
+        sinks = _sinks(run, out, request)
         try:
             _tell(sinks, _start(run))
             if run.warning:
                 _tell(sinks, EventRecord("warning", run.warning))
             tally = _loop(run, sinks, stop)
             if tally.steps < run.steps:
-                _tell(sinks, EventRecord("stopped", f"after step {tally.steps} of {run.steps}"))
+                why = f", no better {tally.best.evaluate.watch} in sight" if tally.best and tally.best.hopeless else ""
+                _tell(sinks, EventRecord("stopped", f"after step {tally.steps} of {run.steps}{why}"))
         finally:
             for sink in sinks:
                 sink.close()
@@ -133,18 +141,19 @@ def _train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
             steps_planned=run.steps,
             loss=tally.loss,
             evaluation=tally.evaluation,
+            best=BestEvaluation(tally.best.evaluate.watch, tally.best.value, tally.best.step) if tally.best else None,
             seconds=time.perf_counter() - begin,
             samples_per_second=tally.steps * job.global_batch / tally.training_seconds,
         )
         write_toml(run.plan, out / "plan.toml")
-        (out / _SUMMARY).write_text(json.dumps(to_plain(summary), indent=2) + "\n")
+        (out / _SUMMARY).write_text(to_json(summary) + "\n")
         return summary
 
 
 def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
     """Train until the end or a stop."""
     run.trainer.stop_requested = stop
-    tally = Tally()
+    tally = Tally(best=Best(run.job.evaluate) if run.job.evaluate else None)
     newest: Report | None = None
     for batch in run:
         # On accelerators a step is read when the next has been queued, so that the host never waits.
@@ -155,7 +164,9 @@ def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
         if run.evaluation_due(batch.step):
             tally.evaluation = run.evaluate(batch.step)
             _tell(sinks, tally.evaluation)
-        if read is not None and read.outcome.stop:
+            assert tally.best is not None
+            tally.best.add(tally.evaluation)
+        if (read is not None and read.outcome.stop) or (tally.best is not None and tally.best.hopeless):
             break
     if run.trainer.unread and newest is not None:
         _tell_step(sinks, tally, newest)
@@ -173,9 +184,11 @@ def _tell(sinks: Sequence[Sink], record: Record) -> None:
         sink.write(record)
 
 
-def _sinks(run: Run, out: Path, quiet: bool) -> list[Sink]:
+def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
     sinks: list[Sink] = [JsonLines(out / "records" / f"rank-{run.world.rank}.jsonl")]
-    if run.world.rank == 0 and not quiet:
+    if run.world.rank == 0 and request.tensorboard:
+        sinks.append(TensorBoard(out / "tensorboard"))
+    if run.world.rank == 0 and not request.quiet:
         sinks.append(Terminal(run.steps, Console()))
     return sinks
 
@@ -189,13 +202,17 @@ def _refuse_used(folder: Path, fresh: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise OnecurveError(f"{folder}: is a file; give another --out")
     if folder.is_dir() and any(folder.iterdir()):
-        if not (folder / "records").is_dir():
+        if not (folder / "records" / "rank-0.jsonl").is_file():
             raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")
         if not fresh:
             raise OnecurveError(f"{folder}: holds a run already; add --fresh to replace it, or give another --out")
 
 
 def _make_room(folder: Path, fresh: bool) -> None:
+    """Remove what a run before has written, and nothing else."""
     _refuse_used(folder, fresh)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    for name in ("records", "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (_WEIGHTS, _SUMMARY, "plan.toml"):
+        (folder / name).unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)

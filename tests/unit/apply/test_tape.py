@@ -1,5 +1,7 @@
 """Initial weights depend on the seed and the model alone, and cost no memory until they are asked for."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -107,6 +109,44 @@ def test_a_constructor_that_cannot_be_recorded_is_built_whole() -> None:
     assert blueprint.tape is None
     assert "could not be recorded" in blueprint.warning
     assert torch.equal(blueprint.module.weight, build_whole(Counts, 1).weight)
+
+
+def test_weights_loaded_from_a_file_are_built_whole(tmp_path) -> None:
+    path = tmp_path / "pretrained.pt"
+    torch.save(nn.Linear(3, 2).state_dict(), path)
+
+    def build() -> nn.Module:
+        module = nn.Linear(3, 2)
+        module.load_state_dict(torch.load(path))
+        return module
+
+    blueprint = draw(build, seed=1)
+    assert blueprint.tape is None
+    assert torch.equal(blueprint.module.weight, torch.load(path)["weight"])
+
+
+def test_changes_of_a_tensor_from_outside_are_not_lost() -> None:
+    outside = torch.ones(4, 3)
+
+    def build() -> nn.Module:
+        module = nn.Embedding.from_pretrained(outside.clone())
+        with torch.no_grad():
+            module.weight[0].zero_()
+        return module
+
+    blueprint = draw(build, seed=1)
+    Weights(blueprint.tape, torch.device("cpu")).realize(blueprint.module)
+    assert blueprint.module.weight[0].tolist() == [0.0] * 3
+
+
+def test_whole_tensors_are_freed_when_nothing_holds_them() -> None:
+    """A block's whole parameters must not outlive its sharding."""
+    blueprint = draw(lambda: nn.Linear(3, 2), seed=1)
+    weights = Weights(blueprint.tape, torch.device("cpu"))
+    weights.realize(blueprint.module)
+    held = weakref.ref(blueprint.module.weight)
+    del blueprint.module._parameters["weight"]
+    assert held() is None
 
 
 def test_a_wrong_constructor_is_the_users_error() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from onecurve.data.bijection import permute
 from onecurve.data.loader import share_bounds
-from onecurve.data.order import Order, portion, round_bounds
+from onecurve.data.order import Order, round_bounds
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, split_evenly
@@ -98,12 +98,9 @@ def test_exactly_once_under_every_change_of_mesh_in_mid_epoch(plans: list[Plan],
 
 
 @given(st.integers(0, 1000), st.integers(1, 500), st.integers(1, 20))
-def test_rounds_and_portions_cover(position: int, batch: int, parts: int) -> None:
-    for bounds in (
-        [round_bounds(position, batch, parts, number) for number in range(parts)],
-        [portion(position, position + batch, part, parts) for part in range(parts)],
-    ):
-        assert [place for bound in bounds for place in range(*bound)] == list(range(position, position + batch))
+def test_rounds_cover_the_step(position: int, batch: int, rounds: int) -> None:
+    bounds = [round_bounds(position, batch, rounds, number) for number in range(rounds)]
+    assert [place for bound in bounds for place in range(*bound)] == list(range(position, position + batch))
 
 
 def test_ten_trillion_samples_in_under_a_millisecond_a_batch() -> None:

@@ -27,6 +27,12 @@ def plans(draw: st.DrawFn) -> Plan:
         draw(st.integers(1, 1000)),
         draw(st.sampled_from(["fp64", "fp32", "bf16", "fp16"])),
         draw(st.sampled_from(["step", "round"])),
+        draw(st.sampled_from(["zero3", "zero2"])),
+        draw(st.sampled_from(["none", "selective", "full"])),
+        draw(st.booleans()),
+        draw(st.sampled_from(["none", "bf16", "fp16"])),
+        draw(st.booleans()),
+        draw(st.integers(0, 64)),
     )
 
 
@@ -49,6 +55,10 @@ def test_toml_round_trips(plan: Plan) -> None:
         ("pipeline2·shard2·tensor4 mb4×8 bf16", Plan(Mesh(pipeline=2, shard=2, tensor=4), 4, 8, "bf16")),
         ("replicate2 mb(6,2)×8 fp32", Plan(Mesh(replicate=2), (6, 2), 8)),
         ("mb32 fp32", Plan(Mesh(), 32)),
+        (
+            "shard2 mb4 bf16 zero2 recompute=full compile compress=fp16 channels_last threads=2",
+            Plan(Mesh(shard=2), 4, 1, "bf16", "step", "zero2", "full", True, "fp16", True, 2),
+        ),
         ("replicate2.shard2 mb4x2 reduce=round", Plan(Mesh(replicate=2, shard=2), 4, 2, "fp32", "round")),
     ],
 )
@@ -91,6 +101,8 @@ def test_even_split(total: int, parts: int) -> None:
         ("shard2 mb(1,2,3)", "3 shares for 2 data-parallel ranks"),
         ("shard2 mb0", "at least 1"),
         ("shard2 mb4 reduce=never", "known: step, round"),
+        ("shard2 mb4 recomput=full", "did you mean 'recompute'"),
+        ("shard2 mb4 threads=-1", "threads: expected int|0 .an equal part"),
         ("hello mb4", "a plan reads like"),
         ("shard0 mb4", "a degree is at least 1"),
     ],
@@ -105,7 +117,8 @@ def test_bad_text_says_the_mend(text: str, says: str) -> None:
     [
         ("tensor2 mb32", "the axis 'tensor' is not built yet"),
         ("pipeline2 mb32", "the axis 'pipeline' is not built yet"),
-        ("mb32 bf16", "precision bf16 is not built yet"),
+        ("mb32 zero2", "zero2 without the axis 'shard'"),
+        ("mb32 compress=bf16", "one rank sends no gradients"),
         ("replicate2 mb8×3", r"8 samples|rounds must divide it: try 1, 2, 4, 8, 16, 32"),
         ("replicate2 mb8", r"try replicate2 mb16 fp32"),
         ("replicate3 mb8", r"try replicate3 mb\(11,11,10\) fp32"),
@@ -134,7 +147,7 @@ def test_default_plan_splits_an_odd_batch() -> None:
         ("[mesh]\nshards = 2", r"\[mesh\]: unknown key 'shards' .did you mean 'shard'"),
         ('micro_batch = "4"', "micro_batch: expected"),
         ("[mesh]\nshard = 2.5", "mesh.shard: expected int"),
-        ('precision = "fp31"', "precision: invalid enum value"),
+        ('precision = "fp31"', "precision = 'fp31' .known: fp64, fp32, bf16, fp16"),
         ("rounds = 0", "at least 1"),
         ("rounds =", "not valid TOML"),
     ],

@@ -25,6 +25,7 @@ def make(**changes) -> oc.Job:
         ({"epochs": 2}, "either steps=… or epochs=…"),
         ({"steps": None, "epochs": 0}, "above 0"),
         ({"clip": 0.0}, "a norm above 0"),
+        ({"evaluate": oc.Evaluate(list, every=1, watch="los")}, "did you mean 'loss'"),
         ({"batch_norm": "global"}, "known: 'sync', 'local'"),
         ({"model": nn.Linear(2, 2)}, "give the callable that builds it"),
         ({"data": [1, 2]}, "data=lambda"),
@@ -81,6 +82,12 @@ def test_losses_per_sample_and_per_token() -> None:
     assert (weighted.sum / weighted.count).item() == pytest.approx(plain.item())
     assert oc.loss.cross_entropy(logits[:, 0], target[:, 0]).shape == (3,)
     assert oc.loss.mse(logits, logits + 2).tolist() == pytest.approx([4.0] * 3)
+
+
+def test_mse_refuses_shapes_that_would_broadcast() -> None:
+    with pytest.raises(OnecurveError, match=r"\[4, 1\], the target \[4\]"):
+        oc.loss.mse(torch.zeros(4, 1), torch.zeros(4))
+    assert oc.loss.mse(torch.zeros(4), torch.ones(4)).tolist() == [1.0] * 4
 
 
 def arguments_of(

@@ -45,6 +45,23 @@ def test_a_changed_element_is_found(tmp_path, tensor: str, change: float, holds:
     assert worst.tensor == f"value {tensor}"
 
 
+def test_tensors_of_every_type_are_compared(tmp_path) -> None:
+    def build() -> nn.Module:
+        module = nn.Linear(2, 2).double()
+        module.register_buffer("flag", torch.tensor(True))
+        module.register_buffer("turns", torch.ones(3, dtype=torch.complex64))
+        module.register_buffer("places", torch.arange(3))
+        torch.nn.init.ones_(module.weight)
+        torch.nn.init.ones_(module.bias)
+        return module
+
+    keep_step(build(), 0, 2.0, tmp_path)
+    module = build()
+    assert first_and_worst(differences(module, tmp_path)).holds
+    module.turns[1] += 1e-3j
+    assert first_and_worst(differences(module, tmp_path)).tensor == "value turns"
+
+
 def test_a_gradient_that_is_there_or_not_is_found(tmp_path) -> None:
     keep_step(stepped(), 0, 2.0, tmp_path)
     module = stepped()

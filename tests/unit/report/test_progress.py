@@ -11,7 +11,15 @@ from onecurve.report.verdicts import result_lines, verdict_line
 
 
 def step(number: int, **changes) -> StepRecord:
-    facts = {"step": number, "loss": 2.5, "count": 8, "gradient_norm": 1.0, "lr": 1e-3, "samples": 8 * (number + 1)}
+    facts = {
+        "step": number,
+        "loss": 2.5,
+        "count": 8,
+        "gradient_norm": 1.0,
+        "lr": 1e-3,
+        "loss_scale": 1.0,
+        "samples": 8 * (number + 1),
+    }
     return StepRecord(**(facts | {"skipped": False, "seconds": {"rounds": 0.1}} | changes))
 
 

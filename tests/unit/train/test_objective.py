@@ -65,6 +65,20 @@ def test_other_forms_are_not_tested_but_their_shape_is() -> None:
         refuse_false_mean(lambda out, _: out, lambda m: m.inputs, read, 12)
 
 
+def test_a_loss_with_float32_weights_inside_passes() -> None:
+    weights = torch.rand(4)
+    refuse_false_mean(
+        lambda out, _: F.cross_entropy(out, torch.zeros(len(out), dtype=torch.long), weight=weights, reduction="none"),
+        lambda m: m.inputs, read, 12,
+    )  # fmt: skip
+    refuse_false_mean(lambda out, _: (out.float() @ weights).mean(), lambda m: m.inputs, read, 12)
+
+
+def test_a_model_that_draws_is_told_from_a_false_mean() -> None:
+    with pytest.raises(OnecurveError, match="the model draws random numbers in its forward"):
+        refuse_false_mean(lambda out, _: out.mean(), lambda m: m.inputs + torch.randn_like(m.inputs), read, 12)
+
+
 def test_an_error_in_the_loss_is_the_users() -> None:
     with pytest.raises(UserCodeError, match="loss: it raised ZeroDivisionError"):
         objective_of(lambda *_: 1 / 0)(None, read(0, 2))

@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import onecurve as oc
+from onecurve.describe.record import EvaluationRecord
 from onecurve.job.batch import Micro
+from onecurve.train.best import Best
 from onecurve.verbs.prepare import Run
 
 
@@ -61,6 +64,70 @@ def test_a_step_that_is_not_finite_is_skipped_and_its_samples_consumed(unread: b
     assert math.isnan(skipped[0].loss)
 
 
+@pytest.mark.parametrize("unread", [False, True], ids=["read at once", "read late"])
+def test_a_skipped_step_leaves_no_trace_in_batch_norm(unread: bool) -> None:
+    made = job(bad=11, model=lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+    with Run(made) as run:
+        run.trainer.unread = unread
+        reports = [run.step(batch) for batch in run]
+        assert sum(report.record().skipped for report in reports) == 1
+        assert all(buffer.isfinite().all() for buffer in run.module.buffers())
+        assert run.module[1].num_batches_tracked == 7
+
+
+def test_a_module_that_the_user_put_into_evaluation_mode_is_trained_all_the_same() -> None:
+    seen = []
+
+    class Watched(nn.Linear):
+        def forward(self, x):
+            seen.append(self.training)
+            return super().forward(x)
+
+    with Run(job(model=lambda: Watched(3, 1))) as run:
+        for batch in run:
+            seen.clear()
+            run.step(batch)
+            assert seen == [True]
+            run.module.eval()
+
+
+def test_a_buffer_that_forward_replaces_is_saved_as_it_is(tmp_path) -> None:
+    class Counts(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            if self.training:
+                self.calls = self.calls + 1
+            return super().forward(x)
+
+    with Run(job(model=Counts)) as run:
+        for batch in run:
+            run.step(batch)
+        run.save(tmp_path / "weights.safetensors")
+    assert load_file(tmp_path / "weights.safetensors")["calls"] == 8
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_narrow_precisions_learn_and_keep_their_weights_wide(precision: str) -> None:
+    records, weights = train(job(steps=60), f"mb8 {precision}")
+    assert records[-1].loss < records[0].loss / 3
+    assert all(weight.dtype == torch.float32 for weight in weights)
+    assert records[0].loss_scale == (2.0**16 if precision == "fp16" else 1.0)
+
+
+def test_in_fp16_an_overflow_is_skipped_and_halves_the_scale() -> None:
+    def huge(output, target):
+        return (output - target).square().mean(1) * 10  # times 2^16 it is beyond fp16
+
+    records, weights = train(job(loss=huge, steps=20), "mb8 fp16")
+    assert records[0].skipped
+    assert not records[-1].skipped
+    assert records[1].loss_scale == records[0].loss_scale / 2
+    assert all(weight.isfinite().all() for weight in weights)
+
+
 def test_reading_late_changes_no_number() -> None:
     at_once, late = train(job(bad=11)), train(job(bad=11), unread=True)
     for a, b in zip(at_once[1], late[1], strict=True):
@@ -98,6 +165,38 @@ def test_evaluation_counts_each_sample_once_and_metrics_are_weighted() -> None:
     assert record.samples == 64
     assert record.loss == pytest.approx(error.square().mean().item(), rel=1e-5)
     assert record.metrics["far"] == pytest.approx(error.abs().gt(1.0).double().mean().item())
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        (lambda output, target: (output - target).square().mean().sqrt(), "metric 'm': it returned a scalar"),
+        (lambda output, _: output.nope, "metric 'm': it raised AttributeError"),
+    ],
+)
+def test_a_wrong_metric_is_said_before_training(metric, says: str) -> None:
+    with pytest.raises(oc.OnecurveError, match=says):
+        Run(job(metrics={"m": metric}))
+
+
+def test_auc_is_that_of_all_pairs() -> None:
+    torch.manual_seed(0)
+    logits, clicked = torch.randn(500), (torch.rand(500) < 0.3).float()
+    logits += clicked
+    metric = oc.metric.auc()
+    total = sum(metric.sums(logits[part], clicked[part]) for part in (slice(0, 100), slice(100, 500)))
+    positive, negative = logits[clicked > 0], logits[clicked == 0]
+    exact = (positive[:, None] > negative[None]).double().mean().item()
+    assert metric.finish(total) == pytest.approx(exact, abs=1e-3)
+
+
+def test_patience_ends_a_run_that_gets_no_better() -> None:
+    best = Best(oc.Evaluate(Points, every=1, watch="auc", better="higher", patience=2))
+    for step, value in enumerate([0.5, 0.7, 0.6, 0.65]):
+        assert not best.hopeless
+        best.add(EvaluationRecord(step, 1.0, {"auc": value}, 1, 0.0))
+    assert best.hopeless
+    assert (best.step, best.value) == (1, 0.7)
 
 
 def test_nothing_to_train_is_said() -> None:

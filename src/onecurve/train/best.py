@@ -1,0 +1,30 @@
+"""The best evaluation so far, and whether it is time to give up hoping for a better one."""
+
+import math
+from dataclasses import dataclass
+
+from onecurve.describe.record import EvaluationRecord
+from onecurve.job.job import Evaluate
+
+
+@dataclass
+class Best:
+    """Every rank sees the same evaluations, so every rank comes to the same decision."""
+
+    evaluate: Evaluate
+    value: float = math.nan
+    step: int = -1
+    waited: int = 0
+    """Evaluations since."""
+
+    def add(self, record: EvaluationRecord) -> None:
+        value = record.loss if self.evaluate.watch == "loss" else record.metrics[self.evaluate.watch]
+        sign = -1 if self.evaluate.better == "higher" else 1
+        if math.isnan(self.value) or sign * value < sign * self.value:
+            self.value, self.step, self.waited = value, record.step, 0
+        else:
+            self.waited += 1
+
+    @property
+    def hopeless(self) -> bool:
+        return self.evaluate.patience is not None and self.waited >= self.evaluate.patience
