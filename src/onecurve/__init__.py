@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from onecurve.job.job import Evaluate, Job
     from onecurve.job.metric import Metric
     from onecurve.job.optimizer import LAMB, LARS, SGD, AdamW, Optimizer
-    from onecurve.job.schedule import constant, cosine, linear
+    from onecurve.job.schedule import constant, cosine, linear, linear_scaling, sqrt_scaling
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
     from onecurve.verbs.prepare import prepare
@@ -37,10 +37,12 @@ __all__ = [
     "constant",
     "cosine",
     "linear",
+    "linear_scaling",
     "loss",
     "metric",
     "prepare",
     "run",
+    "sqrt_scaling",
 ]
 
 _HOMES = {
@@ -49,7 +51,7 @@ _HOMES = {
     "job.job": ("Evaluate", "Job"),
     "job.metric": ("Metric",),
     "job.optimizer": ("AdamW", "LAMB", "LARS", "Optimizer", "SGD"),
-    "job.schedule": ("constant", "cosine", "linear"),
+    "job.schedule": ("constant", "cosine", "linear", "linear_scaling", "sqrt_scaling"),
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),
     "verbs.prepare": ("prepare",),

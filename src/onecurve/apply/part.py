@@ -25,6 +25,7 @@ from onecurve.apply.weights import Weights
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.piece import Piece, piece_of
+from onecurve.device.transfer import Transfer
 from onecurve.job.batch import Micro, Objective
 from onecurve.job.job import BatchNorm
 
@@ -84,6 +85,7 @@ class DataPart:
         """Ties once."""
         self.trained = [piece for piece, (_, p) in zip(self.parameters, named, strict=True) if p.requires_grad]
         self._statistics = norm.Statistics(self.module)
+        self._transfer = Transfer(device)
 
     @property
     def state(self) -> list[Piece]:
@@ -99,9 +101,9 @@ class DataPart:
         self._set_mode(training=True)
         self._statistics.keep()
         totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
-        for number, (micro, seed) in enumerate(zip(rounds, seeds, strict=True)):
+        placed = self._transfer.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
+        for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):
             self.device.seed(seed)
-            micro = self.place(micro)
             with self._round(last=number == len(rounds) - 1):
                 with computing(self._plan.precision, self.device):
                     weighted = objective(micro.forward(self._replicated or self.module), micro)

@@ -16,6 +16,7 @@ from onecurve.data.order import Order, Sample, round_bounds
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
+from onecurve.device.cores import leave_cores
 from onecurve.device.randomness import preserved, seed_all
 from onecurve.job.batch import Micro, as_micro
 from onecurve.job.job import Dataset
@@ -51,22 +52,9 @@ class Reader:
         with preserved():
             return self._collate([self._read(sample) for sample in samples])
 
-    def batches(self, wanted: Iterable[list[Sample]], workers: int) -> Iterator[Micro]:
+    def open(self, wanted: Iterable[list[Sample]], workers: int) -> "Batches":
         """One micro-batch per list of samples, read ahead by `workers` processes."""
-        if workers == 0:
-            yield from map(self.batch, wanted)
-            return
-        loader: DataLoader[Any] = DataLoader(
-            self,  # type: ignore[arg-type]
-            batch_sampler=wanted,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            worker_init_fn=_become_worker,
-        )
-        for micro in loader:
-            if isinstance(micro, LoadFailure):
-                raise UserCodeError(micro.text)
-            yield micro
+        return Batches(self, wanted, workers)
 
     def __getitems__(self, samples: list[Sample]) -> Micro | LoadFailure:
         """What a loader process calls: a whole micro-batch at once."""
@@ -94,6 +82,38 @@ class Reader:
         return as_micro(collated, len(samples))
 
 
+class Batches:
+    """Micro-batches of a reader, in processes that are started at once and kept.
+
+    A process that runs threads must not fork: a lock that another thread holds at that moment stays locked in the child
+    for ever. So open what you will need before the process group is joined and the model computes; ranks that forked
+    for every evaluation hung once in some hundred times.
+    """
+
+    def __init__(self, reader: Reader, wanted: Iterable[list[Sample]], workers: int) -> None:
+        """`wanted` is gone through once for each time the batches are."""
+        self._reader, self._wanted = reader, wanted
+        self._loader: DataLoader[Any] | None = None
+        self._first: Iterator[Any] | None = None
+        if workers:
+            self._loader = DataLoader(
+                reader,  # type: ignore[arg-type]
+                batch_sampler=wanted,
+                num_workers=workers,
+                persistent_workers=True,
+                collate_fn=_as_it_is,
+                worker_init_fn=_become_worker,
+                pin_memory=torch.accelerator.is_available(),  # for copies that the device makes by itself
+            )
+            self._first = iter(self._loader)
+
+    def __iter__(self) -> Iterator[Micro]:
+        if self._loader is None:
+            return map(self._reader.batch, self._wanted)
+        batches, self._first = self._first, None
+        return map(_checked, iter(self._loader) if batches is None else batches)
+
+
 def training_batches(
     reader: Reader, order: Order, plan: Plan, data_rank: int, steps: range, position: int, workers: int
 ) -> Iterator[Batch]:
@@ -106,9 +126,8 @@ def training_batches(
                 yield order.samples(*share_bounds(plan, data_rank, begin, number))
             begin += plan.global_batch
 
-    micros = reader.batches(wanted(), workers)
-    for step in steps:
-        yield Batch(step, [next(micros) for _ in range(plan.rounds)])
+    micros = iter(reader.open(wanted(), workers))
+    return (Batch(step, [next(micros) for _ in range(plan.rounds)]) for step in steps)
 
 
 def share_bounds(plan: Plan, data_rank: int, position: int, number: int) -> tuple[int, int]:
@@ -118,19 +137,42 @@ def share_bounds(plan: Plan, data_rank: int, position: int, number: int) -> tupl
     return begin + first, begin + last
 
 
-def evaluation_batches(reader: Reader, plan: Plan, data_rank: int, workers: int) -> Iterator[Micro]:
-    """Every sample once over all ranks, as many batches on each rank; where a rank has no sample left it gets a
-    filler, so that it can join the others' collectives."""
-    size = len(reader.dataset)
+class Evaluation:
+    """Every sample once over all ranks, as many batches on each rank; where a rank has no sample left it gets a filler,
+    so that it can join the others' collectives. Can be gone through again and again."""
 
-    def bounds() -> Iterator[tuple[int, int]]:
-        for begin in range(0, size, plan.round_size):
-            length = min(plan.round_size, size - begin)
-            yield tuple(begin + length * edge // plan.round_size for edge in plan.share(data_rank))  # type: ignore[misc]
+    def __init__(self, reader: Reader, plan: Plan, data_rank: int, workers: int) -> None:
+        self._bounds = _Bounds(len(reader.dataset), plan.round_size, plan.share(data_rank))
+        self._batches = reader.open(self._bounds, workers)
 
-    wanted = ([Sample(0, 0, index) for index in range(*bound)] or [Sample(0, 0, 0)] for bound in bounds())
-    for (begin, end), micro in zip(bounds(), reader.batches(wanted, workers), strict=True):
-        yield micro if begin < end else Micro(micro.inputs, micro.target, samples=0)
+    def __iter__(self) -> Iterator[Micro]:
+        for (begin, end), micro in zip(self._bounds.pairs(), self._batches, strict=True):
+            yield micro if begin < end else Micro(micro.inputs, micro.target, samples=0)
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """A rank's part of each round of an evaluation, in proportion to its share."""
+
+    size: int
+    round_size: int
+    share: tuple[int, int]
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        for begin in range(0, self.size, self.round_size):
+            length = min(self.round_size, self.size - begin)
+            first, last = (begin + length * edge // self.round_size for edge in self.share)
+            yield first, last
+
+    def __iter__(self) -> Iterator[list[Sample]]:
+        for begin, end in self.pairs():
+            yield [Sample(0, 0, index) for index in range(begin, end)] or [Sample(0, 0, 0)]
+
+
+def _checked(micro: Micro | LoadFailure) -> Micro:
+    if isinstance(micro, LoadFailure):
+        raise UserCodeError(micro.text)
+    return micro
 
 
 def _as_it_is(micro: Any) -> Any:
@@ -141,3 +183,4 @@ def _become_worker(_: int) -> None:
     """The rank decides when to stop; a Ctrl-C that reaches its whole process group must not take its workers away."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    leave_cores()

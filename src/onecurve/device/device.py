@@ -60,12 +60,6 @@ def loader_workers(cluster: Cluster, ranks: int) -> int:
     return 1 if cluster.device == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
 
 
-def use_threads(cluster: Cluster, ranks: int) -> None:
-    """Give every rank of this host its part of the cores, unless the user has said otherwise."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, cluster.cores // ranks))
-
-
 def _host_memory() -> int:
     """Physical memory, or what the container may use of it."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -35,6 +35,11 @@ class Micro:
 
         return Micro(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
 
+    def pin_memory(self) -> "Micro":
+        """In memory that a device can copy from by itself; torch's DataLoader calls this."""
+        pin = lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf  # noqa: E731
+        return Micro(pytree.tree_map(pin, self.inputs), pytree.tree_map(pin, self.target), self.samples)
+
     def forward(self, model: nn.Module) -> Any:
         """Call the model: a tuple or list is spread into positional arguments, a dict into keywords."""
         if isinstance(self.inputs, tuple | list):

@@ -33,6 +33,16 @@ class Schedule:
         return 1 - (1 - self.final) * fall
 
 
+def linear_scaling(lr: float, batch: int, base: int = 256) -> float:
+    """A rate found for batches of `base`, for `batch`: in proportion (SGD; Goyal et al. 2017, arXiv:1706.02677)."""
+    return lr * batch / base
+
+
+def sqrt_scaling(lr: float, batch: int, base: int = 256) -> float:
+    """In proportion to the square root (Adam, LAMB; Krizhevsky 2014, arXiv:1404.5997)."""
+    return lr * math.sqrt(batch / base)
+
+
 AnySchedule = Schedule | Callable[[int, int], float]
 """A Schedule, or the user's own `factor(step, steps)`."""
 

@@ -12,13 +12,12 @@ from onecurve.apply.mesh import LiveMesh
 from onecurve.apply.part import DataPart
 from onecurve.apply.precision import kept_dtype
 from onecurve.apply.replicate import Trial
-from onecurve.data.loader import Batch, Reader, evaluation_batches, training_batches
+from onecurve.data.loader import Batch, Reader, training_batches
 from onecurve.data.order import Order
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import read_toml
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan, default_plan
-from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.device import Device
 from onecurve.device.randomness import preserved, seed_all
@@ -40,6 +39,10 @@ class Data:
     order: Order
     steps: int
 
+    def batches(self, plan: Plan, data_rank: int, workers: int) -> Iterator[Batch]:
+        """A rank's batches, step by step."""
+        return training_batches(self.reader, self.order, plan, data_rank, range(self.steps), 0, workers)
+
     def micro(self, begin: int, end: int) -> Micro:
         """The samples at these positions as one micro-batch, read here and now."""
         return self.reader.batch(self.order.samples(begin, end))
@@ -47,21 +50,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Assembly:
-    """All that a rank needs to train."""
+    """What of a job is on the device of a rank."""
 
-    job: Job
-    plan: Plan
-    data: Data
     part: DataPart
     trainer: Trainer
-    data_rank: int
-
-    def batches(self, workers: int) -> Iterator[Batch]:
-        steps = range(self.data.steps)
-        return training_batches(self.data.reader, self.data.order, self.plan, self.data_rank, steps, 0, workers)
-
-    def evaluate(self, reader: Reader, step: int, workers: int) -> EvaluationRecord:
-        return self.trainer.evaluate(step, evaluation_batches(reader, self.plan, self.data_rank, workers))
 
 
 def open_data(job: Job) -> Data:
@@ -127,7 +119,7 @@ def assemble(
     size = min(job.global_batch, _TRIAL_SAMPLES)
     refuse_false_mean(job.loss, part.infer, lambda begin, end: part.place(data.micro(begin, end)), size)
     trainer.try_measures(part.place(data.micro(0, size)))
-    return Assembly(job, plan, data, part, trainer, mesh.data_rank)
+    return Assembly(part, trainer)
 
 
 def _trial(job: Job, data: Data, device: Device) -> Trial:

@@ -18,7 +18,8 @@ from onecurve.describe.convert import from_plain, to_json, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, Precision, validate
 from onecurve.describe.verdict import CheckResult
-from onecurve.device.device import here, local_device, use_threads
+from onecurve.device.cores import settle_on_cores
+from onecurve.device.device import here, local_device
 from onecurve.device.exchange import texts_of_all
 from onecurve.device.world import World
 from onecurve.job.job import Job
@@ -110,7 +111,7 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     job = load_job(Path(request.script), request.arguments)
     world = World.from_environment() or World()
     cluster = here()
-    use_threads(cluster, world.local_size)
+    settle_on_cores(world.local_rank, world.local_size, threads=0)
     plans = _plans(request, job)
     for plan in plans:
         validate(plan, job.global_batch, cluster)

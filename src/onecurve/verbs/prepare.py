@@ -13,16 +13,17 @@ from types import TracebackType
 from onecurve.apply.blueprint import draw
 from onecurve.apply.mesh import make_mesh
 from onecurve.checkpoint.weights import refuse_unsaveable, save_weights
-from onecurve.data.loader import Batch, Reader
+from onecurve.data.loader import Batch, Evaluation, Reader
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, validate
 from onecurve.describe.record import EvaluationRecord
-from onecurve.device.device import here, loader_workers, local_device, use_threads
+from onecurve.device.cores import settle_on_cores
+from onecurve.device.device import here, loader_workers, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
 from onecurve.train.trainer import Report
-from onecurve.verbs.assembly import assemble, choose_plan, open_data, open_dataset, optimizer_tensors
+from onecurve.verbs.assembly import Data, assemble, choose_plan, open_data, open_dataset, optimizer_tensors
 
 
 class Run:
@@ -33,30 +34,36 @@ class Run:
         self.world = World.from_environment() or World()
         self.device = local_device(self.world.local_rank)  # first: what asks the device then asks this rank's own
         cluster = here()
-        use_threads(cluster, self.world.local_size)
         self.plan = choose_plan(plan, job.global_batch, self.world.size)
         validate(self.plan, job.global_batch, cluster)
+        settle_on_cores(self.world.local_rank, self.world.local_size, self.plan.threads)
         self._refuse_other_world()
         data = open_data(job)
+        self.steps = data.steps
+        self._open_loaders(data, loader_workers(cluster, self.world.local_size))
         self.world.join(self.device)
         blueprint = draw(job.model, job.seed)
         self.warning = blueprint.warning
+        self.parameters = sum(parameter.numel() for parameter in blueprint.module.parameters())
         needed = state_bytes(blueprint.parameter_bytes, blueprint.trained_bytes, optimizer_tensors(job), self.plan)
         refuse_if_too_large(needed, self.plan, cluster)
-        self.parameters = sum(parameter.numel() for parameter in blueprint.module.parameters())
         mesh = make_mesh(self.plan.mesh, self.world.rank, self.device.kind)
         self._assembly = assemble(job, self.plan, mesh, self.device, data, blueprint)
         refuse_unsaveable(self._assembly.part.saved)
-        self.steps = data.steps
         self.trainer = self._assembly.trainer
         self.module = self._assembly.part.module
-        self._workers = loader_workers(cluster, self.world.local_size)
-        self._evaluated: Reader | None = None
-        if job.evaluate is not None:
-            self._evaluated = Reader(open_dataset(job.evaluate.data, "evaluate.data"), job.seed, job.collate)
         self._waited = 0.0
         self._evaluation_seconds = 0.0
         self._last_end = time.perf_counter()
+
+    def _open_loaders(self, data: Data, workers: int) -> None:
+        """Before the rank has threads: loader processes are forked (see Batches)."""
+        data_rank = self.plan.mesh.data_rank(self.world.rank)
+        self._batches = data.batches(self.plan, data_rank, workers)
+        self._evaluation: Evaluation | None = None
+        if self.job.evaluate is not None:
+            reader = Reader(open_dataset(self.job.evaluate.data, "evaluate.data"), self.job.seed, self.job.collate)
+            self._evaluation = Evaluation(reader, self.plan, data_rank, workers)
 
     def __enter__(self) -> "Run":
         return self
@@ -67,11 +74,10 @@ class Run:
         self.world.leave()
 
     def __iter__(self) -> Iterator[Batch]:
-        """This rank's share of each step."""
-        batches = self._assembly.batches(self._workers)
+        """This rank's share of each step, once."""
         while True:
             begin = time.perf_counter()
-            batch = next(batches, None)
+            batch = next(self._batches, None)
             self._waited = time.perf_counter() - begin
             if batch is None:
                 return
@@ -89,9 +95,9 @@ class Run:
 
     def evaluate(self, step: int) -> EvaluationRecord:
         """Loss and metrics over the job's evaluation data, each sample once."""
-        if self._evaluated is None:
+        if self._evaluation is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
-        record = self._assembly.evaluate(self._evaluated, step, self._workers)
+        record = self.trainer.evaluate(step, self._evaluation)
         self._evaluation_seconds += record.seconds
         return record
 

@@ -156,7 +156,7 @@ class Proof:
     def _exact_difference(self, assembly: Assembly, plan: Plan) -> Difference:
         found = []
         lr = max(assembly.trainer.base_rates)
-        for step, loss in self._losses(assembly):
+        for step, loss in self._losses(assembly, plan):
             assembly.part.settle()
             found.append(
                 first_and_worst(
@@ -172,11 +172,12 @@ class Proof:
         reference, *perturbed = [
             json.loads((place / f"curve-{run}.json").read_text()) for run in range(1 + PERTURBED_RUNS)
         ]
-        curve = [loss for _, loss in self._losses(assembly)]
+        curve = [loss for _, loss in self._losses(assembly, plan)]
         return Difference(len(curve) - 1, "loss curve", excess(curve, reference, perturbed))
 
-    def _losses(self, assembly: Assembly) -> Iterator[tuple[int, float]]:
-        for batch in assembly.batches(workers=0):
+    def _losses(self, assembly: Assembly, plan: Plan) -> Iterator[tuple[int, float]]:
+        data_rank = plan.mesh.data_rank(self._world.rank)
+        for batch in self._data.batches(plan, data_rank, workers=0):
             if batch.step == self.steps:
                 return
             yield batch.step, assembly.trainer.step(batch.step, batch.rounds).loss

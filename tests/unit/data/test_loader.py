@@ -1,5 +1,6 @@
 """Batches are the same whoever reads them, evaluation sees each sample once, and a raising dataset is explained."""
 
+import multiprocessing
 import random
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecurve.data.loader import Reader, evaluation_batches, training_batches
+from onecurve.data.loader import Evaluation, Reader, training_batches
 from onecurve.data.order import Order, Sample
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.mesh import Mesh
@@ -54,7 +55,7 @@ def test_reading_in_the_rank_itself_leaves_its_generators_alone() -> None:
     torch.manual_seed(1)
     random.seed(1)
     before = torch.get_rng_state(), random.getstate()
-    list(Reader(Noisy(9), 5).batches([[Sample(0, 0, 1)]], workers=0))
+    list(Reader(Noisy(9), 5).open([[Sample(0, 0, 1)]], workers=0))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == random.getstate()
 
@@ -65,16 +66,26 @@ def test_evaluation_sees_each_sample_once(size: int, replicate: int, shard: int,
     plan = Plan(Mesh(replicate=replicate, shard=shard), micro_batch)
     seen, counts = [], set()
     for rank in range(plan.mesh.data):
-        micros = list(evaluation_batches(Reader(Noisy(size), 0), plan, rank, workers=0))
+        micros = list(Evaluation(Reader(Noisy(size), 0), plan, rank, workers=0))
         counts.add(len(micros))
         seen += [index for micro in micros if micro.samples for index in micro.target.tolist()]
     assert sorted(seen) == list(range(size))
     assert len(counts) == 1  # so that collectives meet
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_evaluation_can_be_repeated_in_the_same_processes(workers: int) -> None:
+    evaluation = Evaluation(Reader(Noisy(20), 0), Plan(Mesh(replicate=2), (3, 1)), 0, workers)
+    children = set(multiprocessing.active_children())
+    seen = [[micro.target.tolist() for micro in evaluation] for _ in range(3)]
+    assert seen[0] == seen[1] == seen[2]
+    assert sum(map(len, seen[0])) == 15
+    assert set(multiprocessing.active_children()) == children
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataset_that_raises_is_named(workers: int) -> None:
-    batches = Reader(Noisy(9, bad=4), 0).batches([[Sample(0, 0, 3)], [Sample(0, 0, 4)]], workers)
+    batches = iter(Reader(Noisy(9, bad=4), 0).open([[Sample(0, 0, 3)], [Sample(0, 0, 4)]], workers))
     next(batches)
     with pytest.raises(UserCodeError, match=r"dataset\[4\] raised ValueError: broken picture"):
         next(batches)

@@ -53,6 +53,12 @@ def test_schedules() -> None:
     assert make(schedule=lambda step, steps: step / steps).rate(1, 2) == 0.5
 
 
+def test_scaling_rules() -> None:
+    assert oc.linear_scaling(0.1, 1024) == pytest.approx(0.4)
+    assert oc.sqrt_scaling(0.1, 1024) == pytest.approx(0.2)
+    assert oc.linear_scaling(0.1, 64, base=32) == pytest.approx(0.2)
+
+
 def test_groups_take_the_first_pattern_that_matches() -> None:
     module = nn.ModuleDict({"norm": nn.LayerNorm(2), "out": nn.Linear(2, 2)})
     groups = {"norm.*|*.bias": {"weight_decay": 0.0}, "out.*": {"lr": 5.0}}
