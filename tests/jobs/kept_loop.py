@@ -1,15 +1,18 @@
-"""A user who keeps the loop: `torchrun --nproc-per-node 2 kept_loop.py`."""
+"""A user who keeps the loop: `torchrun --nproc-per-node 2 kept_loop.py PLAN [JOB]`."""
 
+import hashlib
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import onecurve as oc
 
 sys.path.insert(0, str(Path(__file__).parent))
-import small
+plan, name = (*sys.argv[1:], "small")[:2]
 
-with oc.prepare(small.job(), plan=sys.argv[1]) as run:
+with oc.prepare(import_module(name).job(), plan=plan) as run:
     for batch in run:
         report = run.step(batch)
-    if run.world.rank == 0:
-        print(f"ranks {run.world.size} steps {report.step + 1} loss {report.loss:.6f}")
+    weights = b"".join(p.detach().numpy().tobytes() for p in run.module.parameters())
+    text = f"ranks {run.world.size} steps {report.step + 1} weights {hashlib.sha256(weights).hexdigest()}"
+    print(f"{text} loss {report.loss:.6f}\n", end="", flush=True)

@@ -63,6 +63,8 @@ def job(
     optimizers = {
         "rmsprop": lambda named: torch.optim.RMSprop([p for _, p in named], lr=0.01, momentum=0.9),
         "adamw": oc.AdamW(lr=0.01, groups={"*norm*|*.gain": {"weight_decay": 0.0}, "words.*": {"lr": 0.02}}),
+        "lamb": oc.LAMB(lr=0.01, groups={"*norm*|*.gain|*.bias": {"adapt": False, "weight_decay": 0.0}}),
+        "lars": oc.LARS(lr=1.0, weight_decay=1e-3, groups={"*norm*|*.gain|*.bias": {"adapt": False, "lr": 0.01}}),
         "whole": lambda named: torch.optim.Adafactor([p for _, p in named]),
     }
     losses = {

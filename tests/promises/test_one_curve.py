@@ -8,7 +8,12 @@ import onecurve as oc
 
 JOBS = Path(__file__).parents[1] / "jobs"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = {"gpt.py": ["width=16", "context=32", "batch=16"], "resnet.py": ["width=2", "batch=16", "clip=0.5"]}
+SMALL = {
+    "gpt.py": ["width=16", "context=32", "batch=16"],
+    "resnet.py": ["width=2", "batch=16", "clip=0.5"],
+    "llama.py": ["width=16", "context=32", "batch=16"],
+    "ctr.py": ["batch=16"],
+}
 
 COVERING = [
     "mb16",
@@ -32,7 +37,7 @@ def check(script: Path, arguments: list[str], **how: object) -> None:
     assert [v for v in result.verdicts if not v.holds] == []
 
 
-@pytest.mark.parametrize("example", SMALL)
+@pytest.mark.parametrize("example", ["gpt.py", "resnet.py"])
 def test_examples_hold_in_float64(example: str) -> None:
     check(EXAMPLES / example, SMALL[example], plans=COVERING, steps=3)
 
@@ -51,6 +56,34 @@ def test_float32_curves_stay_within_the_spread(example: str) -> None:
 
 def test_float32_curve_in_short() -> None:
     check(EXAMPLES / "resnet.py", SMALL["resnet.py"], plans=["replicate2 mb8", "shard2 mb8"], precision="fp32")
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_layer_wise_norms_are_those_of_whole_parameters(optimizer: str) -> None:
+    plans = ["shard2 mb8", "shard3 mb(6,5,5)", "replicate2·shard2 mb4", "replicate2 mb8"]
+    check(JOBS / "tricky.py", [f"optimizer={optimizer}"], plans=plans, steps=3)
+
+
+FORMS = [
+    "mb8 recompute=full",
+    "replicate2 mb4 recompute=selective",
+    "shard2 mb4 recompute=full",
+    "shard2 mb2×2 zero2 recompute=selective",
+    "shard2 mb4 zero2 reduce=round channels_last",
+    "replicate2·shard2 mb2 zero2",
+]
+
+
+@pytest.mark.parametrize("example", ["llama.py", "resnet.py", "ctr.py"])
+def test_forms_that_keep_the_maths_hold(example: str) -> None:
+    small = {"llama.py": ["width=16", "context=32"], "resnet.py": ["width=2"], "ctr.py": []}[example]
+    check(EXAMPLES / example, [*small, "batch=8"], plans=FORMS, steps=3)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_hold() -> None:
+    plans = ["mb8 compile", "replicate2 mb4 compile", "shard2 mb4 compile recompute=full"]
+    check(EXAMPLES / "gpt.py", ["width=16", "context=16", "batch=8"], plans=plans)
 
 
 @pytest.mark.parametrize("arguments", [[], ["batch_norm=local", "optimizer=adamw"]], ids=["sync", "local"])

@@ -149,9 +149,26 @@ def test_who_keeps_the_loop_gets_the_same_numbers(tmp_path) -> None:
     alone = onecurve("run", SMALL, "--json", cwd=tmp_path)
     kept = torchrun(str(JOBS / "kept_loop.py"), "shard2 mb4", cwd=tmp_path)
     assert kept.returncode == 0, kept.stderr
-    *_, loss = kept.stdout.split()
-    assert kept.stdout.startswith("ranks 2 steps 16 loss")
-    assert float(loss) == pytest.approx(json.loads(alone.stdout)["loss"], rel=1e-4)
+    lines = kept.stdout.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("ranks 2 steps 16 weights")
+    assert float(lines[0].split()[-1]) == pytest.approx(json.loads(alone.stdout)["loss"], rel=1e-4)
+
+
+def test_with_dropout_replicas_stay_equal_to_the_last_bit(tmp_path) -> None:
+    kept = torchrun(str(JOBS / "kept_loop.py"), "replicate2 mb8", "tricky", cwd=tmp_path)
+    assert kept.returncode == 0, kept.stderr
+    one, other = kept.stdout.splitlines()
+    assert one.startswith("ranks 2 steps 20 weights")
+    assert one == other
+
+
+def test_in_fp16_all_ranks_keep_one_scale(tmp_path) -> None:
+    done = onecurve("run", SMALL, "nan=5", "epochs=1", "--plan", "shard2 mb4 fp16", "--out", "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    scales = [[record["loss_scale"] for record in steps(tmp_path / "a", rank)] for rank in (0, 1)]
+    assert scales[0] == scales[1]
+    assert scales[0][0] > scales[0][-1]
 
 
 def test_no_port_is_open_to_the_network(tmp_path) -> None:

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from onecurve.apply.tape import Tape, build_whole, record
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.batch import Micro
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,18 @@ class Blueprint:
     tape: Tape | None
     """None where the module is real already."""
     warning: str = ""
+
+    def forward(self, micro: Micro) -> object:
+        """Run the model on fake tensors: nothing is computed, but what it calls can be seen. The blueprint is spent."""
+        if self.tape is None:
+            raise OnecurveError("a model that was built whole has no fake forward")
+        inputs = pytree.tree_map(self._fake, micro.inputs)
+        with self.tape.mode:
+            return Micro(inputs, None, micro.samples).forward(self.module)
+
+    def _fake(self, leaf: object) -> object:
+        assert self.tape is not None
+        return self.tape.mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
 
     @property
     def parameter_bytes(self) -> int:

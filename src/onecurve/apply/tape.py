@@ -62,6 +62,7 @@ class Tape:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._operations: list[_Operation] = []
         self._writers: dict[int, list[int]] = {}
         self._random_operations = 0
@@ -177,7 +178,7 @@ def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, Tape]:
     tape = Tape(seed)
     with preserved():
         seed_all(mix(seed))
-        with FakeTensorMode(allow_non_fake_inputs=True), _Recorder(tape):
+        with tape.mode, _Recorder(tape):
             module = build()
     if not isinstance(module, nn.Module):
         raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")

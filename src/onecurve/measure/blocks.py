@@ -1,32 +1,55 @@
 """The blocks of a model: its repeated children, each wrapped, recomputed or split as one."""
 
 from collections import Counter
+from collections.abc import Callable, Set
 
 from torch import nn
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
 
-def find_blocks(module: nn.Module) -> list[str]:
+def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
     """Names of the outermost modules that have siblings of their own class, in the order of the model.
 
     Leaves (a Linear among Linears) are too small to be blocks, and so are modules without parameters. A block that
-    shares a parameter with the rest of the model is left out: it cannot be wrapped alone.
+    shares a parameter with the rest of the model is left out: it cannot be wrapped alone; and so is one that the model
+    goes through without calling it. `called` are the modules known to be called, None where that is not known.
     """
     blocks: list[str] = []
-    _search(module, "", blocks)
+    _search(module, "", blocks, called)
     shared = {block for owners in _owners(module, blocks) if len(owners) > 1 for block in owners}
     return [name for name in blocks if name not in shared]
 
 
-def _search(module: nn.Module, prefix: str, blocks: list[str]) -> None:
+def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) -> set[str] | None:
+    """The names of the modules that a forward calls; None where it fails, as one on fake tensors may."""
+    called: set[str] = set()
+    hooks = [
+        each.register_forward_pre_hook(lambda *_, name=name: called.add(name)) for name, each in module.named_modules()
+    ]
+    try:
+        forward(module)
+    except Exception:
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called
+
+
+def _search(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:
     children = dict(module.named_children())
-    classes = Counter(type(child) for child in children.values() if _may_be_block(child))
+    possible = {
+        name: child
+        for name, child in children.items()
+        if _may_be_block(child) and (called is None or prefix + name in called)
+    }
+    classes = Counter(type(child) for child in possible.values())
     for name, child in children.items():
-        if classes[type(child)] > 1:
+        if name in possible and classes[type(child)] > 1:
             blocks.append(prefix + name)
         else:
-            _search(child, f"{prefix}{name}.", blocks)
+            _search(child, f"{prefix}{name}.", blocks, called)
 
 
 def _may_be_block(module: nn.Module) -> bool:

@@ -1,6 +1,8 @@
-"""Which plans a check tries: every mesh of the axes that are built, with rounds, both reductions and uneven shares."""
+"""Which plans a check tries: every mesh of the axes that are built, with rounds, both reductions, uneven shares, and
+the forms that keep the maths."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision, Reduce, split_evenly
@@ -18,7 +20,20 @@ def matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
             if not rest and size >= mesh.data:
                 plans.append(Plan(mesh, split_evenly(size, mesh.data), rounds, precision, reduce))
         plans += [Plan(mesh, shares, 2, precision, "step") for shares in _uneven(global_batch, mesh)]
+        plans += _forms(global_batch, mesh, precision)
     return plans
+
+
+def _forms(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
+    """What changes where numbers are kept or when they are computed, not what they are."""
+    if global_batch < mesh.data:
+        return
+    plain = Plan(mesh, split_evenly(global_batch, mesh.data), 1, precision)
+    if mesh.shard > 1:
+        yield replace(plain, sharding="zero2")
+    if mesh.size == 2:
+        yield replace(plain, recompute="full")
+        yield replace(plain, recompute="selective")
 
 
 def _meshes(ranks: int) -> Iterator[Mesh]:

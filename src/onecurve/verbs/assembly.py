@@ -24,7 +24,7 @@ from onecurve.device.randomness import preserved, seed_all
 from onecurve.job.batch import Micro
 from onecurve.job.job import Dataset, Job
 from onecurve.job.optimizer import Optimizer
-from onecurve.measure.blocks import find_blocks
+from onecurve.measure.blocks import called_modules, find_blocks
 from onecurve.train.objective import objective_of, refuse_false_mean
 from onecurve.train.trainer import Trainer
 
@@ -113,13 +113,22 @@ def assemble(
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, kept_dtype(plan.precision))
     part = DataPart(
-        blueprint, plan, mesh, device, find_blocks(blueprint.module), job.batch_norm, _trial(job, data, device)
+        blueprint, plan, mesh, device, _blocks(job, plan, data, blueprint), job.batch_norm, _trial(job, data, device)
     )
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan)
     size = min(job.global_batch, _TRIAL_SAMPLES)
     refuse_false_mean(job.loss, part.infer, lambda begin, end: part.place(data.micro(begin, end)), size)
     trainer.try_measures(part.place(data.micro(0, size)))
     return Assembly(part, trainer)
+
+
+def _blocks(job: Job, plan: Plan, data: Data, blueprint: Blueprint) -> list[str]:
+    """The blocks to wrap, if the plan wraps any; a second, spent blueprint tells which are called."""
+    if plan.mesh.shard == 1 and plan.recompute == "none" and not plan.compile:
+        return []
+    spent = draw(job.model, job.seed)
+    micro = data.micro(0, 2)
+    return find_blocks(blueprint.module, called_modules(spent.module, lambda _: spent.forward(micro)))
 
 
 def _trial(job: Job, data: Data, device: Device) -> Trial:

@@ -1,6 +1,9 @@
+import torch
 from torch import nn
 
-from onecurve.measure.blocks import find_blocks
+from onecurve.apply.blueprint import draw
+from onecurve.job.batch import Micro
+from onecurve.measure.blocks import called_modules, find_blocks
 
 
 class Model(nn.Module):
@@ -37,6 +40,35 @@ def test_blocks_that_share_a_parameter_with_others_are_left_out() -> None:
     layers = nn.ModuleList([layer(), layer(), layer()])
     layers[2][0].weight = layers[0][0].weight
     assert find_blocks(Model(layers=layers)) == ["layers.1"]
+
+
+class Walks(nn.Module):
+    """Goes through its first stages layer by layer, and calls the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.walked1, self.walked2 = layer(), layer()
+        self.called = nn.ModuleList([layer(), layer()])
+
+    def forward(self, x):
+        for stage in (self.walked1, self.walked2):
+            for each in stage:
+                x = each(x)
+        for each in self.called:
+            x = each(x)
+        return x
+
+
+def test_what_is_not_called_is_no_block() -> None:
+    blueprint = draw(Walks, seed=0)
+    assert find_blocks(blueprint.module) == ["walked1", "walked2", "called.0", "called.1"]
+    micro = Micro(torch.zeros(3, 2), None, 3)
+    called = called_modules(blueprint.module, lambda _: blueprint.forward(micro))
+    assert find_blocks(blueprint.module, called) == ["called.0", "called.1"]
+
+
+def test_a_forward_that_fails_tells_nothing() -> None:
+    assert called_modules(Walks(), lambda _: 1 / 0) is None
 
 
 def test_a_shared_module_is_found_once() -> None:
