@@ -13,6 +13,7 @@ plan, name = (*sys.argv[1:], "small")[:2]
 with oc.prepare(import_module(name).job(), plan=plan) as run:
     for batch in run:
         report = run.step(batch)
-    weights = b"".join(p.detach().numpy().tobytes() for p in run.module.parameters())
+    local = [p.to_local() if hasattr(p, "to_local") else p for p in run.module.parameters()]
+    weights = b"".join(p.detach().numpy().tobytes() for p in local)
     text = f"ranks {run.world.size} steps {report.step + 1} weights {hashlib.sha256(weights).hexdigest()}"
     print(f"{text} loss {report.loss:.6f}\n", end="", flush=True)
