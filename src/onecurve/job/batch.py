@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.weighted import Weighted
 
 
@@ -42,11 +42,23 @@ class Micro:
 
     def forward(self, model: nn.Module) -> Any:
         """Call the model: a tuple or list is spread into positional arguments, a dict into keywords."""
-        if isinstance(self.inputs, tuple | list):
-            return model(*self.inputs)
-        if isinstance(self.inputs, Mapping):
-            return model(**self.inputs)
-        return model(self.inputs)
+        try:
+            if isinstance(self.inputs, tuple | list):
+                return model(*self.inputs)
+            if isinstance(self.inputs, Mapping):
+                return model(**self.inputs)
+            return model(self.inputs)
+        except OnecurveError:
+            raise
+        except Exception as error:
+            shapes = pytree.tree_map(_description, self.inputs)
+            raise UserCodeError(
+                f"model: forward raised {type(error).__name__}: {error} (its input: {shapes})"
+            ) from error
+
+
+def _description(leaf: Any) -> str:
+    return f"{leaf.dtype} {list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
 
 
 def as_micro(collated: Any, samples: int) -> Micro:

@@ -40,6 +40,10 @@ class Evaluate:
 
     def __post_init__(self) -> None:
         _at_least_one("Evaluate", "every", self.every)
+        if not callable(self.data):
+            raise OnecurveError(
+                f"Evaluate: data is {type(self.data).__name__}; a callable is needed: lambda: MyDataset()"
+            )
         if self.better not in ("lower", "higher"):
             raise OnecurveError(f"Evaluate: better = {self.better!r} (known: 'lower', 'higher')")
         if self.patience is not None:
@@ -83,10 +87,21 @@ class Job:
             _at_least_one("Job", "steps", self.steps)
         if self.epochs is not None and not self.epochs > 0:
             raise OnecurveError(f"Job: epochs = {self.epochs}; a number above 0 is needed")
-        if self.clip is not None and not self.clip > 0:
-            raise OnecurveError(f"Job: clip = {self.clip}; a norm above 0 is needed, or None for no clipping")
+        if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
+            raise OnecurveError(f"Job: clip = {self.clip!r}; a norm above 0 is needed, or None for no clipping")
         if self.batch_norm not in ("sync", "local"):
             raise OnecurveError(f"Job: batch_norm = {self.batch_norm!r} (known: 'sync', 'local')")
+        if self.evaluate is not None and not isinstance(self.evaluate, Evaluate):
+            raise OnecurveError("Job: evaluate needs an onecurve.Evaluate(lambda: MyDataset(), every=100)")
+        if not isinstance(self.metrics, Mapping):
+            raise OnecurveError('Job: metrics needs names: metrics={"accuracy": my_accuracy}')
+        try:
+            float(self.rate(0, 2))
+        except Exception as error:
+            raise OnecurveError(
+                f"Job: schedule: {type(error).__name__}: {error}; give onecurve.cosine(…), linear(…), constant(…), or "
+                "a function factor(step, steps) that returns a number"
+            ) from None
         if self.evaluate is not None and self.evaluate.watch not in ("loss", *self.metrics):
             known = ["loss", *self.metrics]
             raise OnecurveError(f"Evaluate: watch = {self.evaluate.watch!r} ({nearest(self.evaluate.watch, known)})")

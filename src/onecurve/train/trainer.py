@@ -40,9 +40,9 @@ class Report:
     lr: float
     samples: int
     loss_scale: float
-    nominal: float
+    nominal: float = field(repr=False)
     """What the loss sums were divided by before backward."""
-    sums: Tensor
+    sums: Tensor = field(repr=False)
     seconds: dict[str, float] = field(default_factory=dict)
     _outcome: Outcome | None = None
 

@@ -14,6 +14,7 @@ from onecurve.apply.blueprint import draw
 from onecurve.apply.mesh import make_mesh
 from onecurve.checkpoint.weights import refuse_unsaveable, save_weights
 from onecurve.data.loader import Batch, Evaluation, Reader
+from onecurve.data.order import Sample
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, validate
 from onecurve.describe.record import EvaluationRecord
@@ -50,11 +51,14 @@ class Run:
         mesh = make_mesh(self.plan.mesh, self.world.rank, self.device.kind)
         self._assembly = assemble(job, self.plan, mesh, self.device, data, blueprint)
         refuse_unsaveable(self._assembly.part.saved)
+        if self._evaluation is not None:  # a mistake in it is told before training, not after
+            self._assembly.trainer.try_measures(self._assembly.part.place(self._evaluation_sample))
         self.trainer = self._assembly.trainer
         self.module = self._assembly.part.module
         self._waited = 0.0
         self._evaluation_seconds = 0.0
         self._last_end = time.perf_counter()
+        self._last_step = -1
 
     def _open_loaders(self, data: Data, workers: int) -> None:
         """Before the rank has threads: loader processes are forked (see Batches)."""
@@ -64,6 +68,7 @@ class Run:
         if self.job.evaluate is not None:
             reader = Reader(open_dataset(self.job.evaluate.data, "evaluate.data"), self.job.seed, self.job.collate)
             self._evaluation = Evaluation(reader, self.plan, data_rank, workers)
+            self._evaluation_sample = reader.batch([Sample(0, 0, 0)])
 
     def __enter__(self) -> "Run":
         return self
@@ -90,14 +95,15 @@ class Run:
         known = {"data": self._waited, "evaluation": self._evaluation_seconds, **report.seconds}
         report.seconds = {**known, "other": now - self._last_end - sum(known.values())}
         self._last_end = now
+        self._last_step = batch.step
         self._evaluation_seconds = 0.0
         return report
 
-    def evaluate(self, step: int) -> EvaluationRecord:
-        """Loss and metrics over the job's evaluation data, each sample once."""
+    def evaluate(self) -> EvaluationRecord:
+        """Loss and metrics over the job's evaluation data, each sample once; all ranks must call it."""
         if self._evaluation is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
-        record = self.trainer.evaluate(step, self._evaluation)
+        record = self.trainer.evaluate(self._last_step, self._evaluation)
         self._evaluation_seconds += record.seconds
         return record
 
@@ -105,10 +111,10 @@ class Run:
         every = self.job.evaluate.every if self.job.evaluate else None
         return every is not None and ((step + 1) % every == 0 or step + 1 == self.steps)
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """The weights as one safetensors file; all ranks must call it, rank 0 writes."""
         self._assembly.part.settle()
-        save_weights(self._assembly.part.saved, path, writer=self.world.rank == 0)
+        save_weights(self._assembly.part.saved, Path(path), writer=self.world.rank == 0)
 
     def _refuse_other_world(self) -> None:
         if self.plan.mesh.size != self.world.size:
@@ -120,4 +126,8 @@ class Run:
 
 def prepare(job: Job, plan: Plan | str = "auto") -> Run:
     """Make a job ready on this rank, under torchrun or alone. `plan`: "auto", its text form, a plan.toml or a Plan."""
+    if not isinstance(job, Job):
+        raise OnecurveError(
+            f"prepare: it got {type(job).__name__}, an onecurve.Job is needed; call the function: job()"
+        )
     return Run(job, plan)

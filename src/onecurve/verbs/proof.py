@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.apply.blueprint import draw
 from onecurve.apply.mesh import LiveMesh, make_mesh
@@ -31,7 +32,7 @@ from onecurve.verbs.assembly import Assembly, Data, assemble
 
 
 class Variant(NamedTuple):
-    """What a reference depends on: batch norm sees the rounds, and where it is local the shares too."""
+    """What a reference depends on: nothing, unless batch norm sees the rounds, and where it is local the shares too."""
 
     rounds: int
     shares: tuple[tuple[int, int], ...] | None
@@ -50,6 +51,8 @@ class Proof:
         self._draws = False
         self._dropped = 0
         self._meshes: dict[Mesh, LiveMesh] = {}
+        modules = draw(job.model, job.seed).module.modules()
+        self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in modules)
 
     def variants(self, plans: Sequence[Plan]) -> list[Variant]:
         return sorted({self._variant(plan) for plan in plans}, key=str)
@@ -78,6 +81,8 @@ class Proof:
         """What a reader of the verdicts should know. Every rank must call this."""
         draws = any(texts_of_all("draws" if self._draws else ""))
         notes = []
+        if self._has_batch_norm:
+            notes.append("batch norm sees a round at a time, so the one device takes as many rounds as the plan")
         if self._dropped or self._no_dropout.found:
             notes.append("dropout was switched off: its masks differ between plans by nature")
         if draws:
@@ -91,6 +96,8 @@ class Proof:
         return notes
 
     def _variant(self, plan: Plan) -> Variant:
+        if not self._has_batch_norm:
+            return Variant(1, None)
         shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
         return Variant(plan.rounds, shares if self._job.batch_norm == "local" else None)
 

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from onecurve.verbs.prepare import Run
 
 _SUMMARY = "summary.json"
 _WEIGHTS = "weights.safetensors"
+_HOPELESS = 50  # a loss scale has long been found by then
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,16 @@ class Tally:
     evaluation: EvaluationRecord | None = None
     best: Best | None = None
     training_seconds: float = 0.0
+    skipped_in_a_row: int = 0
 
     def add(self, record: StepRecord) -> None:
         self.steps, self.loss = record.step + 1, record.loss
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if record.skipped else 0
+        if self.skipped_in_a_row == _HOPELESS:
+            raise OnecurveError(
+                f"the loss or a gradient was not finite {_HOPELESS} steps in a row, up to step {self.steps}; try a "
+                "smaller learning rate or clip=1.0, and look for bad values in the data"
+            )
         self.training_seconds += sum(record.seconds.values()) - record.seconds["evaluation"]
 
 
@@ -93,6 +102,8 @@ def run(
         with Stop() as stop:
             return _train(request, stop)
     assert ranks is not None
+    if sys.stdout.isatty() and not quiet:
+        print(f"starting {ranks} ranks", flush=True)
     with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
         result = Path(scratch) / _SUMMARY
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
@@ -162,7 +173,7 @@ def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
         if read is not None:
             _tell_step(sinks, tally, read)
         if run.evaluation_due(batch.step):
-            tally.evaluation = run.evaluate(batch.step)
+            tally.evaluation = run.evaluate()
             _tell(sinks, tally.evaluation)
             assert tally.best is not None
             tally.best.add(tally.evaluation)
@@ -204,13 +215,20 @@ def _refuse_used(folder: Path, fresh: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         if not (folder / "records" / "rank-0.jsonl").is_file():
             raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")
-        if not fresh:
+        if not fresh and (folder / _WEIGHTS).exists():
             raise OnecurveError(f"{folder}: holds a run already; add --fresh to replace it, or give another --out")
 
 
 def _make_room(folder: Path, fresh: bool) -> None:
     """Remove what a run before has written, and nothing else."""
     _refuse_used(folder, fresh)
+    try:
+        _clear(folder)
+    except OSError as error:
+        raise OnecurveError(f"{folder}: cannot be written ({error.strerror}); give another --out") from None
+
+
+def _clear(folder: Path) -> None:
     for name in ("records", "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for name in (_WEIGHTS, _SUMMARY, "plan.toml"):

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import onecurve as oc
+from onecurve.describe.errors import UserCodeError
 from onecurve.describe.record import EvaluationRecord
 from onecurve.job.batch import Micro
 from onecurve.train.best import Best
@@ -158,7 +159,7 @@ def test_evaluation_counts_each_sample_once_and_metrics_are_weighted() -> None:
 
     made = job(evaluate=oc.Evaluate(Points, every=100), metrics={"far": far_off}, global_batch=24)
     with Run(made, "mb24") as run:
-        record = run.evaluate(0)
+        record = run.evaluate()
         module = run.module.eval()
     points = Points()
     error = module(points.x) - points.x.sum(1, keepdim=True)
@@ -197,6 +198,15 @@ def test_patience_ends_a_run_that_gets_no_better() -> None:
         best.add(EvaluationRecord(step, 1.0, {"auc": value}, 1, 0.0))
     assert best.hopeless
     assert (best.step, best.value) == (1, 0.7)
+
+
+def test_a_mistake_in_forward_is_the_users_and_tells_the_input() -> None:
+    class Wrong(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.view(7, -1))
+
+    with pytest.raises(UserCodeError, match=r"model: forward raised RuntimeError.*torch.float32 \[8, 3\]"):
+        Run(job(model=lambda: Wrong(3, 1)))
 
 
 def test_nothing_to_train_is_said() -> None:
