@@ -34,6 +34,11 @@ def test_without_a_fault_the_same_plans_hold() -> None:
     assert oc.check(JOBS / "mutated.py", ["fault=none"], plans=plans, steps=2, quiet=True).holds
 
 
+def test_a_mean_passed_off_as_a_sum_shows_in_rounds() -> None:
+    result = oc.check(JOBS / "false_sum.py", plans=["mb8", "mb4×2"], quiet=True)
+    assert [verdict.holds for verdict in result.verdicts] == [True, False]
+
+
 def test_a_token_mean_passed_off_as_a_sample_mean_is_refused_at_start() -> None:
     with pytest.raises(oc.OnecurveError, match=r"not a mean over samples.*return onecurve.Weighted"):
         oc.check(JOBS / "tricky.py", ["loss=token mean"], plans=["replicate2 mb8"], quiet=True)

@@ -27,7 +27,7 @@ def make(**changes) -> oc.Job:
         ({"clip": 0.0}, "a norm above 0"),
         ({"clip": "1.0"}, "clip = '1.0'"),
         ({"schedule": "cosine"}, "give onecurve.cosine"),
-        ({"schedule": lambda step: 1.0}, r"factor\(step, steps\)"),
+        ({"schedule": lambda _: 1.0}, r"factor\(step, steps\)"),
         ({"metrics": [oc.metric.top1]}, "metrics needs names"),
         ({"evaluate": list}, "needs an onecurve.Evaluate"),
         ({"evaluate": oc.Evaluate(list, every=1, watch="los")}, "did you mean 'loss'"),
