@@ -1,6 +1,7 @@
 """A byte-level GPT on the source text of Python's standard library: `onecurve run examples/gpt.py`."""
 
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -50,13 +51,22 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-class Source:
-    """Pieces of at most `context` bytes; the last piece of a file is shorter."""
+def pieces(text: bytes, context: int) -> Iterator[bytes]:
+    """Whole lines, as many as fit into `context` bytes: pieces of all lengths."""
+    piece = b""
+    for line in text.splitlines(keepends=True):
+        if len(piece) + len(line) > context:
+            yield piece
+            piece = b""
+        piece += line[:context]
+    yield piece
 
+
+class Source:
     def __init__(self, part: slice, context: int) -> None:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[part]
-        texts = [file.read_bytes() for file in files]
-        self.pieces = [t[i : i + context + 1] for t in texts for i in range(0, len(t) - 1, context)]
+        found = [piece for file in files for piece in pieces(file.read_bytes(), context)]
+        self.pieces = [piece for piece in found if len(piece) > 1]
 
     def __len__(self) -> int:
         return len(self.pieces)

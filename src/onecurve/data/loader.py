@@ -4,9 +4,12 @@ A micro-batch is collated from its own samples, never cut out of a larger batch.
 python, numpy and torch are seeded by (seed, epoch, i), so an augmentation is the same under every plan.
 """
 
+import ctypes
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +23,8 @@ from onecurve.device.cores import leave_cores
 from onecurve.device.randomness import preserved, seed_all
 from onecurve.job.batch import Micro, as_micro
 from onecurve.job.job import Dataset
+
+_DIE_WITH_PARENT = 1  # Linux: PR_SET_PDEATHSIG
 
 Collate = Callable[[list[Any]], Any]
 
@@ -102,7 +107,7 @@ class Batches:
                 num_workers=workers,
                 persistent_workers=True,
                 collate_fn=_as_it_is,
-                worker_init_fn=_become_worker,
+                worker_init_fn=partial(_become_worker, os.getpid()),
                 pin_memory=torch.accelerator.is_available(),  # for copies that the device makes by itself
             )
             self._first = iter(self._loader)
@@ -179,8 +184,12 @@ def _as_it_is(micro: Any) -> Any:
     return micro
 
 
-def _become_worker(_: int) -> None:
-    """The rank decides when to stop; a Ctrl-C that reaches its whole process group must not take its workers away."""
+def _become_worker(rank: int, _: int) -> None:
+    """The rank decides when to stop: a Ctrl-C that reaches its whole process group must not take its workers away, but
+    the rank's own end must."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != rank:  # it died before it could be said
+        os._exit(1)
     torch.set_num_threads(1)
     leave_cores()
