@@ -7,7 +7,7 @@ python, numpy and torch are seeded by (seed, epoch, i), so an augmentation is th
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from onecurve.data.order import Order, Sample, round_bounds
+from onecurve.data.order import Order, Sample, Samples, round_bounds
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
@@ -52,16 +52,16 @@ class Reader:
     seed: int
     collate: Collate | None = None
 
-    def batch(self, samples: Sequence[Sample]) -> Micro:
+    def batch(self, samples: Iterable[Sample]) -> Micro:
         """Read and collate in this process, leaving its generators alone."""
         with preserved():
             return self._collate([self._read(sample) for sample in samples])
 
-    def open(self, wanted: Iterable[list[Sample]], workers: int) -> "Batches":
-        """One micro-batch per list of samples, read ahead by `workers` processes."""
+    def open(self, wanted: Iterable[Iterable[Sample]], workers: int) -> "Batches":
+        """One micro-batch per group of samples, read ahead by `workers` processes."""
         return Batches(self, wanted, workers)
 
-    def __getitems__(self, samples: list[Sample]) -> Micro | LoadFailure:
+    def __getitems__(self, samples: Iterable[Sample]) -> Micro | LoadFailure:
         """What a loader process calls: a whole micro-batch at once."""
         try:
             return self._collate([self._read(sample) for sample in samples])
@@ -95,7 +95,7 @@ class Batches:
     for every evaluation hung once in some hundred times.
     """
 
-    def __init__(self, reader: Reader, wanted: Iterable[list[Sample]], workers: int) -> None:
+    def __init__(self, reader: Reader, wanted: Iterable[Iterable[Sample]], workers: int) -> None:
         """`wanted` is gone through once for each time the batches are."""
         self._reader, self._wanted = reader, wanted
         self._loader: DataLoader[Any] | None = None
@@ -103,7 +103,7 @@ class Batches:
         if workers:
             self._loader = DataLoader(
                 reader,  # type: ignore[arg-type]
-                batch_sampler=wanted,
+                batch_sampler=wanted,  # type: ignore[arg-type]
                 num_workers=workers,
                 persistent_workers=True,
                 collate_fn=_as_it_is,
@@ -124,7 +124,7 @@ def training_batches(
 ) -> Iterator[Batch]:
     """This rank's batches for `steps`, the first of which begins at `position` of the order."""
 
-    def wanted() -> Iterator[list[Sample]]:
+    def wanted() -> Iterator[Samples]:
         begin = position
         for _ in steps:
             for number in range(plan.rounds):

@@ -7,8 +7,8 @@ samples cost no more memory than ten. A map-style dataset is one file.
 Memory is one number per file. Positions run on through the epochs: a step may end one pass and begin the next.
 """
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +29,21 @@ class Sample(NamedTuple):
     offset: int
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Several of them, kept as columns: they are made on every step and sent to the loader's processes."""
+
+    epochs: Integers
+    files: Integers
+    offsets: Integers
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return map(Sample, self.epochs.tolist(), self.files.tolist(), self.offsets.tolist())
+
+
 class Order:
     """`Order([len(dataset)], seed=0).samples(0, 512)` are the first 512 samples."""
 
@@ -44,10 +59,10 @@ class Order:
         if self._files.min() < 0 or window < 1:
             raise OnecurveError(f"data: a file of {self._files.min()} samples or a window of {window} files")
 
-    def samples(self, begin: int, end: int) -> list[Sample]:
+    def samples(self, begin: int, end: int) -> Samples:
         """The samples at positions begin … end-1."""
-        found: list[Sample] = []
-        while begin < end:
+        found: list[tuple[Integers, Integers, Integers]] = []
+        while begin < end or not found:
             epoch, offset = divmod(begin, self.size)
             layout = self._layout(epoch)
             window = int(np.searchsorted(layout.window_ends, offset, side="right"))
@@ -57,21 +72,19 @@ class Order:
             inside = np.arange(offset - window_begin, offset - window_begin + taken, dtype=np.uint64)
             key = mix(self._seed, epoch, window, 1)
             shuffled = permute(inside, window_end - window_begin, key).astype(np.int64)
-            found += self._locate(layout, epoch, window, window_begin, shuffled)
+            found.append((np.full(taken, epoch), *self._locate(layout, window, window_begin, shuffled)))
             begin += taken
-        return found
+        return Samples(*map(np.concatenate, zip(*found, strict=True))) if len(found) > 1 else Samples(*found[0])
 
     def _locate(
-        self, layout: "_Layout", epoch: int, window: int, window_begin: int, shuffled: Integers
-    ) -> list[Sample]:
+        self, layout: "_Layout", window: int, window_begin: int, shuffled: Integers
+    ) -> tuple[Integers, Integers]:
+        """The files of a window's samples, and where in them they are."""
         first = window * self._window
         ends = layout.file_ends[first : first + self._window] - window_begin
         which = np.searchsorted(ends, shuffled, side="right")
         begins = np.concatenate(([0], ends[:-1]))
-        files = layout.file_order[first + which]
-        offsets = shuffled - begins[which]
-        # As `Sample(epoch, file, offset)` for each, in half the time: a batch's samples are made on every step.
-        return list(map(tuple.__new__, repeat(Sample), zip(repeat(epoch), files.tolist(), offsets.tolist())))
+        return layout.file_order[first + which], shuffled - begins[which]
 
     def _layout(self, epoch: int) -> "_Layout":
         if epoch not in self._layouts:
