@@ -147,7 +147,8 @@ def test_under_torchrun_it_is_one_of_the_ranks(tmp_path) -> None:
 
 def test_who_keeps_the_loop_gets_the_same_numbers(tmp_path) -> None:
     alone = onecurve("run", SMALL, "--json", cwd=tmp_path)
-    kept = torchrun(str(JOBS / "kept_loop.py"), "shard2 mb4", cwd=tmp_path)
+    # zero2 keeps gathered parameters after an evaluation: the next step must not trip over them.
+    kept = torchrun(str(JOBS / "kept_loop.py"), "shard2 mb4 zero2", "small", "evaluate", cwd=tmp_path)
     assert kept.returncode == 0, kept.stderr
     lines = kept.stdout.splitlines()
     assert len(lines) == 2

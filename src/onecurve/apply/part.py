@@ -5,7 +5,7 @@ engines differ in how they reduce: DDP averages over the ranks, so its backward 
 fully_shard is told to sum.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,21 +16,20 @@ from torch.nn.parallel import DistributedDataParallel
 
 from onecurve.apply import norm
 from onecurve.apply.blueprint import Blueprint
+from onecurve.apply.held import Held
 from onecurve.apply.mesh import LiveMesh
-from onecurve.apply.precision import compressed_dtype, computing, kept_dtype, shard_policy
-from onecurve.apply.recompute import recompute
+from onecurve.apply.precision import compressed_dtype, computing, shard_policy
+from onecurve.apply.reduction import Reduction, unsharded
 from onecurve.apply.replicate import Trial, leaves_parameters_unused, replicate
-from onecurve.apply.shard import ScalarReduction, shard
-from onecurve.apply.weights import Weights
+from onecurve.apply.shard import shard
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
-from onecurve.device.piece import Piece, piece_of
 from onecurve.device.transfer import Transfer
 from onecurve.job.batch import Micro, Objective
 from onecurve.job.job import BatchNorm
 
 
-class DataPart:
+class DataPart(Held):
     """A rank of `replicate` and `shard`, or a rank alone."""
 
     def __init__(
@@ -43,59 +42,25 @@ class DataPart:
         batch_norm: BatchNorm,
         trial: Trial,
     ) -> None:
-        self.device = device
-        self.group = mesh.group
-        self.module = blueprint.module
-        self._plan = plan
-        self._dtype = kept_dtype(plan.precision)
-        self._layout = torch.channels_last if plan.channels_last else torch.preserve_format
-        self._average_statistics = batch_norm == "local" and self.group is not None
-        kept = set(self.module.state_dict())
-
         # The order matters: what changes forward comes first, the engines that hook into it last.
-        if batch_norm == "sync":
-            norm.synchronize(self.module, self.group)
-        recompute(self.module, blocks, plan.recompute)
-        if plan.compile:
-            for block in map(self.module.get_submodule, blocks or [""]):
-                block.compile()
-        # fully_shard takes contiguous parameters only; images may be laid out otherwise all the same.
-        layout = self._layout if mesh.shard_mesh is None else torch.contiguous_format
-        weights = Weights(blueprint.tape, device.torch_device, self._dtype, layout)
+        super().__init__(blueprint, plan, mesh, device, batch_norm)
+        self._change_forward(blocks or [""])
         self._sharded: FSDPModule | None = None
         self._replicated: DistributedDataParallel | None = None
         self._gain = 1.0
         if mesh.shard_mesh is not None:
             policy = shard_policy(plan)
-            self._sharded = shard(self.module, blocks, mesh.shard_mesh, weights.realize, plan.sharding, policy)
+            self._sharded = shard(self.module, blocks, mesh.shard_mesh, self._weights.realize, plan.sharding, policy)
         else:
-            weights.realize(self.module)
+            self._weights.realize(self.module)
         if self._sharded is None and self.group is not None:
             unused = leaves_parameters_unused(self.module, trial, self._dtype, self.group)
             self._replicated = replicate(self.module, self.group, unused, compressed_dtype(plan))
             self._gain = float(mesh.mesh.data)
-        self._reduce_scalars: Callable[[], None] | None = None
-        if self._sharded is not None:
-            self._reduce_scalars = ScalarReduction(self.module, self.group)
-
-        self._first = mesh.data_rank == 0
-        self._kept = kept
-        named = list(self.module.named_parameters())
-        self.parameters: list[Piece] = [piece_of(name, parameter, self._first) for name, parameter in named]
-        """Ties once."""
-        self.trained = [piece for piece, (_, p) in zip(self.parameters, named, strict=True) if p.requires_grad]
+        self._reduce_scalars = Reduction(unsharded(self.module) if self._sharded else [], self.group)
+        self._take_pieces()
         self._statistics = norm.Statistics(self.module)
         self._transfer = Transfer(device)
-
-    @property
-    def state(self) -> list[Piece]:
-        """All parameters and buffers; buffers as they are registered now, since forward may put others in place."""
-        return [*self.parameters, *(piece_of(n, buffer, self._first) for n, buffer in self.module.named_buffers())]
-
-    @property
-    def saved(self) -> list[Piece]:
-        """What belongs to the model's state_dict."""
-        return [piece for piece in self.state if piece.name in self._kept]
 
     def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
         self._set_mode(training=True)
@@ -109,8 +74,7 @@ class DataPart:
                     weighted = objective(micro.forward(self._replicated or self.module), micro)
                 (weighted.sum * (scale * self._gain)).backward()  # type: ignore[no-untyped-call]
             totals += torch.stack([weighted.sum.detach().double(), torch.as_tensor(weighted.count).to(totals)])
-        if self._reduce_scalars is not None:
-            self._reduce_scalars()
+        self._reduce_scalars()
         for piece in self.trained:
             piece.take_gradient()
         return totals
@@ -120,20 +84,8 @@ class DataPart:
         with torch.no_grad(), computing(self._plan.precision, self.device):
             return micro.forward(self.module)
 
-    def place(self, micro: Micro) -> Micro:
-        return micro.to(self.device.torch_device, self._dtype, self._layout)
-
-    def clear_gradients(self) -> None:
-        self.module.zero_grad(set_to_none=True)
-
     def undo_statistics(self, where: Tensor | bool) -> None:
         self._statistics.undo(where)
-
-    def settle(self) -> None:
-        """Make buffers fit to be saved or used for evaluation: local batch norm's running statistics differ between
-        ranks and are averaged. They are linear in the batches' own, so it does not matter how often."""
-        if self._average_statistics:
-            norm.average_statistics(self.module, self.group)
 
     def _set_mode(self, training: bool) -> None:
         if self.module.training is not training:

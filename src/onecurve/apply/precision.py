@@ -5,8 +5,10 @@ unless the plan compresses them.
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from onecurve.describe.plan import Compress, Plan, Precision
@@ -31,6 +33,18 @@ def computing(precision: Precision, device: Device) -> AbstractContextManager[ob
     if precision not in _NARROW:
         return nullcontext()
     return torch.autocast(device.kind, _NARROW[precision])
+
+
+def compute_so(module: nn.Module, precision: Precision, device: Device) -> None:
+    """The same for a module that is called by the user: its forward takes care of it, in place."""
+    if precision in _NARROW:
+        forward = module.forward
+
+        def narrow(*arguments: Any, **named: Any) -> Any:
+            with computing(precision, device):
+                return forward(*arguments, **named)
+
+        module.forward = narrow
 
 
 def shard_policy(plan: Plan) -> MixedPrecisionPolicy:

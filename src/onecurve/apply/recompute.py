@@ -37,7 +37,7 @@ def recompute(module: nn.Module, blocks: Sequence[str], how: Recompute) -> None:
     """Make the blocks recompute, in place. Before they are compiled or sharded."""
     if how == "none":
         return
-    for name in blocks or [""]:
+    for name in blocks:
         block = module.get_submodule(name)
         contexts = partial(_contexts, block, how)
         block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)

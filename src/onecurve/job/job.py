@@ -50,6 +50,10 @@ class Evaluate:
             _at_least_one("Evaluate", "patience", self.patience)
 
 
+def no_loss(*_: Any) -> Tensor:
+    raise OnecurveError("Job: it has no loss; give loss=onecurve.loss.cross_entropy or your own loss(output, target)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """Model, loss, data, optimizer, global batch and steps.
@@ -60,10 +64,12 @@ class Job:
     """
 
     model: Callable[[], nn.Module]
-    loss: Loss
     data: Callable[[], Dataset]
-    optimizer: OptimizerFactory
+    optimizer: OptimizerFactory | Mapping[str, OptimizerFactory]
+    """One for all parameters; or, where the backward pass is yours, one for each named child of the model."""
     global_batch: int
+    loss: Loss = no_loss
+    """Left out only where the backward pass is yours: onecurve.prepare(job, backward="mine")."""
     steps: int | None = None
     epochs: float | None = None
     """Instead of steps. The last step runs over into the next pass where the data does not divide evenly."""
@@ -105,8 +111,10 @@ class Job:
         if self.evaluate is not None and self.evaluate.watch not in ("loss", *self.metrics):
             known = ["loss", *self.metrics]
             raise OnecurveError(f"Evaluate: watch = {self.evaluate.watch!r} ({nearest(self.evaluate.watch, known)})")
-        for name in ("model", "loss", "data", "optimizer"):
-            value = getattr(self, name)
+        if not self.optimizers:
+            raise OnecurveError("Job: optimizer is empty; name the model's children: {'generator': onecurve.AdamW(…)}")
+        optimizers = (("optimizer", each) for each in self.optimizers.values())
+        for name, value in (("model", self.model), ("loss", self.loss), ("data", self.data), *optimizers):
             if isinstance(value, nn.Module) and name == "model":
                 raise OnecurveError(
                     "Job: model is a module already built; give the callable that builds it: model=MyModel"
@@ -115,6 +123,16 @@ class Job:
                 raise OnecurveError(
                     f"Job: {name} is a {type(value).__name__}; a callable is needed ({_CALLABLES[name]})"
                 )
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerFactory]:
+        """By the child of the model that they update; "" is the whole."""
+        return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"": self.optimizer}
+
+    @property
+    def keeps_backward(self) -> bool:
+        """Whether the job has no step that onecurve could take by itself."""
+        return self.loss is no_loss or isinstance(self.optimizer, Mapping)
 
     def total_steps(self, samples: int) -> int:
         if self.steps is not None:

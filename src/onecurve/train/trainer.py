@@ -2,73 +2,23 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.describe.record import EvaluationRecord, StepRecord
+from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.exchange import add_over
 from onecurve.job.batch import Micro
 from onecurve.job.job import Job
-from onecurve.job.layerwise import LayerWise
-from onecurve.job.optimizer import refuse_if_whole_needed
 from onecurve.train.measure import measures_of
 from onecurve.train.objective import objective_of
+from onecurve.train.outcome import Report, squares
 from onecurve.train.part import Part
 from onecurve.train.scale import LossScale
-from onecurve.train.update import (
-    Outcome,
-    can_skip_unread,
-    factor,
-    not_finite,
-    outcome,
-    squares,
-    update,
-    update_unread,
-)
-
-
-@dataclass
-class Report:
-    """What a step came to. On accelerators reading `outcome` waits for the device: read it a step late."""
-
-    step: int
-    lr: float
-    samples: int
-    loss_scale: float
-    nominal: float = field(repr=False)
-    """What the loss sums were divided by before backward."""
-    sums: Tensor = field(repr=False)
-    seconds: dict[str, float] = field(default_factory=dict)
-    _outcome: Outcome | None = None
-
-    @property
-    def outcome(self) -> Outcome:
-        if self._outcome is None:
-            self._outcome = outcome(self.sums.tolist(), self.nominal)
-        return self._outcome
-
-    @property
-    def loss(self) -> float:
-        return self.outcome.loss
-
-    def record(self) -> StepRecord:
-        seen = self.outcome
-        return StepRecord(
-            step=self.step,
-            loss=seen.loss,
-            count=seen.count,
-            gradient_norm=seen.gradient_norm,
-            lr=self.lr,
-            loss_scale=self.loss_scale,
-            samples=self.samples,
-            skipped=not seen.finite,
-            seconds=self.seconds,
-        )
+from onecurve.train.update import Update
 
 
 class Trainer:
@@ -84,14 +34,7 @@ class Trainer:
         self.stop_requested: Callable[[], bool] = lambda: False
         if not part.trained:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
-        named = [(piece.name, piece.local) for piece in part.trained]
-        self.optimizer = job.optimizer(named)  # type: ignore[arg-type]
-        if plan.mesh.shard > 1:
-            refuse_if_whole_needed(self.optimizer, str(plan))
-        if isinstance(self.optimizer, LayerWise):
-            self.optimizer.whole = self._whole_squares
-        self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.unread = part.device.asynchronous and can_skip_unread(self.optimizer)
+        self.update = Update(job.optimizers[""], part.trained, part.group, part.device, plan)
         self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: Report | None = None
@@ -101,7 +44,7 @@ class Trainer:
         begin = time.perf_counter()
         job, part = self._job, self._part
         part.clear_gradients()
-        lr = self._set_rate(step)
+        lr = self.update.set_rate(job.rate(step, self._steps))
         seeds = [mix(job.seed, step, number, self._data_rank, 2) for number in range(len(rounds))]
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
@@ -110,7 +53,8 @@ class Trainer:
         sums = torch.cat([totals, squares(part.trained).view(1).to(totals), stop.to(totals)])
         add_over(part.group, sums)
         report = Report(step, lr, (step + 1) * job.global_batch, self._loss_scale.value, nominal, sums)
-        self._update(report, factor(sums, nominal, job.clip))
+        part.undo_statistics(self.update.apply(report, job.clip))
+        self._learn_scale(report)
         report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
         return report
 
@@ -142,35 +86,9 @@ class Trainer:
         for measure in self._measures:
             measure.sums(output, micro)
 
-    def _update(self, report: Report, by: Tensor) -> None:
-        part = self._part
-        if not self.unread:
-            finite = report.outcome.finite
-            if finite:
-                update(self.optimizer, part.trained, by.item())
-            part.undo_statistics(not finite)
-            self._learn_scale(report)
-            return
-        bad = not_finite(report.sums)
-        update_unread(self.optimizer, part.trained, bad, by)
-        part.undo_statistics(bad)
-        # This step is queued; the one before it can be read without waiting.
-        before, self._unread_report = self._unread_report, report
-        if before is not None:
-            self._learn_scale(before)
-
     def _learn_scale(self, report: Report) -> None:
-        if self._scales_loss:
-            self._loss_scale.update(report.outcome.finite)
-
-    def _whole_squares(self, parameters: Sequence[Tensor], squares_of_parts: Tensor) -> Tensor:
-        """Sums of squares of whole parameters, from those of this rank's parts; one column per parameter."""
-        counted = {id(piece.local): piece.counted for piece in self._part.trained}
-        mask = torch.tensor([counted[id(parameter)] for parameter in parameters], device=squares_of_parts.device)
-        return add_over(self._part.group, squares_of_parts * mask)
-
-    def _set_rate(self, step: int) -> float:
-        rate = self._job.rate(step, self._steps)
-        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = base * rate
-        return float(self.optimizer.param_groups[0]["lr"])
+        known: Report | None = report
+        if self.update.unread:  # this step is queued; the one before it can be read without waiting
+            known, self._unread_report = self._unread_report, report
+        if self._scales_loss and known is not None:
+            self._loss_scale.update(known.outcome.finite)

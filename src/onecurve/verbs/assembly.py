@@ -102,7 +102,7 @@ def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:
 
 def optimizer_tensors(job: Job) -> int:
     """Tensors of optimizer state per parameter, as far as it is known before the first step."""
-    return job.optimizer.state_tensors if isinstance(job.optimizer, Optimizer) else 0
+    return min(each.state_tensors if isinstance(each, Optimizer) else 0 for each in job.optimizers.values())
 
 
 def assemble(

@@ -31,6 +31,7 @@ from onecurve.prove.curve import ALLOWED
 from onecurve.prove.matrix import matrix
 from onecurve.report.verdicts import Verdicts
 from onecurve.verbs.assembly import open_data
+from onecurve.verbs.kept import refuse_kept_backward
 from onecurve.verbs.proof import Proof
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
@@ -109,6 +110,7 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     """One rank's part in all plans; the result on rank 0."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
+    refuse_kept_backward(job, f"{request.script}: not checkable")
     world = World.from_environment() or World()
     cluster = here()
     settle_on_cores(world.local_rank, world.local_size, threads=0)

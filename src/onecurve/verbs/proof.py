@@ -124,7 +124,7 @@ class Proof:
         with self._no_dropout:
             train_on_one_device(
                 module,
-                self._job.optimizer(trained),
+                self._job.optimizers[""](trained),
                 lambda step: self._job.rate(step, self._data.steps),
                 self._job.clip,
                 self._batches(variant),
@@ -162,7 +162,7 @@ class Proof:
 
     def _exact_difference(self, assembly: Assembly, plan: Plan) -> Difference:
         found = []
-        lr = max(assembly.trainer.base_rates)
+        lr = max(assembly.trainer.update.base_rates)
         for step, loss in self._losses(assembly, plan):
             assembly.part.settle()
             found.append(

@@ -27,8 +27,9 @@ from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
 from onecurve.report.tensorboard import TensorBoard
 from onecurve.train.best import Best
-from onecurve.train.trainer import Report
+from onecurve.train.outcome import Report
 from onecurve.verbs.assembly import ranks_for
+from onecurve.verbs.kept import refuse_kept_backward
 from onecurve.verbs.prepare import Run
 
 _SUMMARY = "summary.json"
@@ -123,6 +124,7 @@ def _train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
     """One rank's whole run; the summary on rank 0."""
     begin = time.perf_counter()
     job = load_job(Path(request.script), request.arguments)
+    refuse_kept_backward(job, f"{request.script}: onecurve run cannot train it")
     out = Path(request.out)
     with Run(job, request.plan) as run:
         leader = run.world.rank == 0
@@ -169,7 +171,7 @@ def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
     for batch in run:
         # On accelerators a step is read when the next has been queued, so that the host never waits.
         before, newest = newest, run.step(batch)
-        read = before if run.trainer.unread else newest
+        read = before if run.trainer.update.unread else newest
         if read is not None:
             _tell_step(sinks, tally, read)
         if run.evaluation_due(batch.step):
@@ -179,7 +181,7 @@ def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
             tally.best.add(tally.evaluation)
         if (read is not None and read.outcome.stop) or (tally.best is not None and tally.best.hopeless):
             break
-    if run.trainer.unread and newest is not None:
+    if run.trainer.update.unread and newest is not None:
         _tell_step(sinks, tally, newest)
     return tally
 

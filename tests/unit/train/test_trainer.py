@@ -43,9 +43,9 @@ def job(bad: int | None = None, **changes) -> oc.Job:
 
 def train(made: oc.Job, plan: str = "auto", unread: bool = False):
     with Run(made, plan) as run:
-        run.trainer.unread = unread
+        run.trainer.update.unread = unread
         reports = [run.step(batch) for batch in run]
-        return [report.record() for report in reports], [p.detach().clone() for p in run.module.parameters()]
+        return [report.record() for report in reports], [p.detach().clone() for p in run.model.parameters()]
 
 
 def test_rounds_do_not_change_the_result() -> None:
@@ -69,11 +69,11 @@ def test_a_step_that_is_not_finite_is_skipped_and_its_samples_consumed(unread: b
 def test_a_skipped_step_leaves_no_trace_in_batch_norm(unread: bool) -> None:
     made = job(bad=11, model=lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
     with Run(made) as run:
-        run.trainer.unread = unread
+        run.trainer.update.unread = unread
         reports = [run.step(batch) for batch in run]
         assert sum(report.record().skipped for report in reports) == 1
-        assert all(buffer.isfinite().all() for buffer in run.module.buffers())
-        assert run.module[1].num_batches_tracked == 7
+        assert all(buffer.isfinite().all() for buffer in run.model.buffers())
+        assert run.model[1].num_batches_tracked == 7
 
 
 def test_a_module_that_the_user_put_into_evaluation_mode_is_trained_all_the_same() -> None:
@@ -89,7 +89,7 @@ def test_a_module_that_the_user_put_into_evaluation_mode_is_trained_all_the_same
             seen.clear()
             run.step(batch)
             assert seen == [True]
-            run.module.eval()
+            run.model.eval()
 
 
 def test_a_buffer_that_forward_replaces_is_saved_as_it_is(tmp_path) -> None:
@@ -147,7 +147,7 @@ def test_the_schedule_sets_the_rate_of_every_group() -> None:
         rates = []
         for batch in run:
             run.step(batch)
-            rates.append([group["lr"] for group in run.trainer.optimizer.param_groups])
+            rates.append([group["lr"] for group in run.trainer.update.optimizer.param_groups])
     assert rates[0] == [0.5, 1.0]
     assert rates[1] == [1.0, 2.0]
     assert rates[-1] == pytest.approx([0.0, 0.0])
@@ -160,7 +160,7 @@ def test_evaluation_counts_each_sample_once_and_metrics_are_weighted() -> None:
     made = job(evaluate=oc.Evaluate(Points, every=100), metrics={"far": far_off}, global_batch=24)
     with Run(made, "mb24") as run:
         record = run.evaluate()
-        module = run.module.eval()
+        module = run.model.eval()
     points = Points()
     error = module(points.x) - points.x.sum(1, keepdim=True)
     assert record.samples == 64

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from onecurve.device.piece import piece_of
-from onecurve.train.update import can_skip_unread, factor, outcome, squares
+from onecurve.train.outcome import factor, outcome, squares
+from onecurve.train.update import can_skip_unread
 
 
 def pieces_of(module: nn.Module, first: bool = True):

@@ -1,0 +1,96 @@
+"""A small GAN: two networks, two optimizers, so the loop and its backward passes are written here.
+
+    python examples/gan.py
+    torchrun --nproc-per-node 2 examples/gan.py plan="shard2 mb64"
+
+The data are points around eight places on a circle. Judged by how many of 2,000 generated points lie within three
+deviations of one of the places, and how many of the places were found.
+"""
+
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+import onecurve as oc
+
+PLACES = torch.tensor([[math.cos(a), math.sin(a)] for a in torch.arange(8) * math.pi / 4])
+DEVIATION = 0.05
+NOISE = 8
+
+
+class Ring(Dataset[tuple[tuple[Tensor, Tensor], int]]):
+    """A point, and the noise the generator makes another of. Drawn here it is the same under every plan."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> tuple[tuple[Tensor, Tensor], int]:
+        place = index % len(PLACES)
+        return (PLACES[place] + DEVIATION * torch.randn(2), torch.randn(NOISE)), place
+
+
+class GAN(nn.Module):
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.generator = network(NOISE, width, 2)
+        self.discriminator = network(2, width, 1)
+
+
+def network(inputs: int, width: int, outputs: int) -> nn.Module:
+    layers = [nn.Linear(inputs, width), nn.LeakyReLU(0.2), nn.Linear(width, width), nn.LeakyReLU(0.2)]
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def job(steps: int = 1500, batch: int = 128, lr: float = 2e-3) -> oc.Job:
+    optimizer = oc.AdamW(lr=lr, betas=(0.5, 0.9), weight_decay=0.0)
+    return oc.Job(
+        model=GAN,
+        data=Ring,
+        optimizer={"generator": optimizer, "discriminator": optimizer},
+        schedule=oc.linear(final=0.1),
+        global_batch=batch,
+        steps=steps,
+    )
+
+
+def train(job: oc.Job, plan: str = "auto", out: str = "") -> None:
+    with oc.prepare(job, plan, backward="mine") as run:
+        assert isinstance(run.model, GAN)
+        generator, discriminator = run.model.generator, run.model.discriminator
+        for batch in run:
+            for micro in batch.rounds:
+                real, noise = micro.inputs
+                fake = generator(noise).detach()
+                loss = F.softplus(-discriminator(real)) + F.softplus(discriminator(fake))
+                run.backward(oc.Weighted(loss.sum(), micro.samples))
+            judged = run.update("discriminator")
+            for micro in batch.rounds:
+                _, noise = micro.inputs
+                run.backward(F.softplus(-discriminator(generator(noise))).squeeze(1))
+            made = run.update("generator")
+            if run.world.rank == 0 and ((batch.step + 1) % 500 == 0 or batch.step == 0):
+                print(f"step {batch.step + 1:4d}  discriminator {judged.loss:.4f}  generator {made.loss:.4f}")
+        near, found = judge(generator)
+        if run.world.rank == 0:
+            print(f"{near:.0%} of the points near a place, {found} of {len(PLACES)} places found")
+        if out:
+            run.save(out)
+
+
+@torch.no_grad()
+def judge(generator: nn.Module) -> tuple[float, int]:
+    weight = next(generator.parameters())
+    noise = torch.randn(2000, NOISE, generator=torch.Generator().manual_seed(1))
+    points = generator(noise.to(weight.device, weight.dtype)).cpu().float()
+    distance, place = torch.cdist(points, PLACES).min(dim=1)
+    near = distance < 3 * DEVIATION
+    return near.float().mean().item(), int(sum((place[near] == each).sum() > 20 for each in range(len(PLACES))))
+
+
+if __name__ == "__main__":
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    train(job(steps=int(given.pop("steps", 1500)), batch=int(given.pop("batch", 128))), **given)

@@ -1,0 +1,51 @@
+"""Sums of gradients over the ranks, for parameters that no engine looks after."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from onecurve.device.exchange import Group, add_over
+
+_BUCKET_BYTES = 25 * 2**20  # as DDP
+
+
+def unsharded(module: nn.Module) -> list[nn.Parameter]:
+    """Trained parameters that every rank holds whole; under `shard` the scalars, which fully_shard refuses."""
+    return [p for p in module.parameters() if p.requires_grad and not isinstance(p, DTensor)]
+
+
+class Reduction:
+    """Called after backward: leaves in each gradient its sum over the group. A parameter that was used on some ranks
+    gets a gradient on all of them; one that was used on none gets none."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: Group) -> None:
+        self._buckets = list(_buckets(parameters))
+        self._group = group
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        if self._group is None:
+            return
+        for bucket in self._buckets:
+            used = torch.tensor([float(p.grad is not None) for p in bucket], dtype=bucket[0].dtype).to(bucket[0].device)
+            gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+            flat = torch.cat([used, *(gradient.reshape(-1) for gradient in gradients)])
+            add_over(self._group, flat)
+            uses, *sums = torch.split(flat, [len(bucket), *(p.numel() for p in bucket)])
+            for parameter, total, use in zip(bucket, sums, uses.tolist(), strict=True):
+                parameter.grad = total.view_as(parameter) if use else None
+
+
+def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Of one type each, and of bounded size."""
+    for _, same in groupby(sorted(parameters, key=lambda p: str(p.dtype)), key=lambda p: p.dtype):
+        bucket: list[nn.Parameter] = []
+        for parameter in same:
+            if bucket and sum(p.nbytes for p in [*bucket, parameter]) > _BUCKET_BYTES:
+                yield bucket
+                bucket = []
+            bucket.append(parameter)
+        yield bucket

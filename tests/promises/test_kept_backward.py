@@ -1,0 +1,87 @@
+"""oc.prepare(job, backward="mine"): the reductions are right under every plan, if the loop is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import onecurve as oc
+from onecurve.describe.errors import OnecurveError
+
+GAN = Path(__file__).parents[2] / "examples" / "gan.py"
+
+
+def train(plan: str, ranks: int, out: Path) -> dict[str, torch.Tensor]:
+    command = [sys.executable]
+    if ranks > 1:
+        command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += [str(GAN), "steps=4", "batch=8", f"plan={plan}", f"out={out}"]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=120, check=False, env=os.environ)
+    assert done.returncode == 0, done.stderr
+    assert "up to your loop" in done.stderr
+    return load_file(out)
+
+
+def test_a_gan_trains_the_same_under_every_plan(tmp_path) -> None:
+    one = train("mb8 fp64", 1, tmp_path / "one")
+    plans = [("mb4×2 fp64", 1), ("replicate2 mb(5,3) fp64", 2), ("shard2 mb2×2 fp64", 2), ("shard2 mb4 zero2 fp64", 2)]
+    for plan, ranks in plans:
+        split = train(plan, ranks, tmp_path / "split")
+        assert split.keys() == one.keys()
+        for name, weight in one.items():
+            assert (split[name] - weight).abs().max() <= 1e-12, (plan, name)
+
+
+def test_a_job_without_a_step_is_said_to_be_not_checkable(tmp_path) -> None:
+    command = [sys.executable, "-m", "onecurve", "check", str(GAN)]
+    done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "not checkable: it has several optimizers" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Pair(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(2, 1)
+        self.b = torch.nn.Linear(2, 1)
+
+
+def job(**changes: object) -> oc.Job:
+    said = {"optimizer": {"a": oc.SGD(lr=0.5), "b": oc.SGD(lr=0.5)}, "steps": 3, **changes}
+    return oc.Job(model=Pair, data=lambda: [(torch.ones(2), 0.0)] * 8, global_batch=4, **said)
+
+
+def test_gradients_of_a_loss_that_was_dealt_with_do_not_leak_into_the_next() -> None:
+    with oc.prepare(job(), backward="mine") as run:
+        x = next(iter(run)).rounds[0].inputs
+        run.backward((run.model.a(x) + run.model.b(x)).squeeze(1))
+        run.update("a")
+        before = run.model.b.bias.item()
+        run.backward(run.model.b(x).squeeze(1))
+        report = run.update("b")
+        assert run.model.b.bias.item() == pytest.approx(before - 0.5)  # of one loss, not of two
+        assert report.outcome.count == 4
+
+
+def test_mistakes_are_told() -> None:
+    with oc.prepare(job(), backward="mine") as run:
+        x = next(iter(run)).rounds[0].inputs
+        with pytest.raises(OnecurveError, match="does not say of how many samples"):
+            run.backward(run.model.a(x).mean())
+        run.backward(run.model.a(x).squeeze(1))
+        run.update("a")
+        with pytest.raises(OnecurveError, match=r"call run\.backward first"):
+            run.update("a")
+        with pytest.raises(OnecurveError, match="no optimizer is named 'c'"):
+            run.update("c")
+    with pytest.raises(OnecurveError, match=r"'b\.weight' belongs to no optimizer"):
+        oc.prepare(job(optimizer={"a": oc.SGD()}), backward="mine")
+    with pytest.raises(OnecurveError, match="the model has no child 'x'"):
+        oc.prepare(job(optimizer={"x": oc.SGD()}), backward="mine")
+    with pytest.raises(OnecurveError, match="it has no loss"):
+        oc.prepare(job(optimizer=oc.SGD()))
