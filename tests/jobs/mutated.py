@@ -7,19 +7,19 @@ import onecurve as oc
 from onecurve.apply import norm
 from onecurve.apply.part import DataPart
 from onecurve.data import loader
-from onecurve.train import trainer
+from onecurve.train import trainer, update
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 
 def wrong_divisor() -> None:
-    right = trainer.factor
-    trainer.factor = lambda sums, nominal, clip: 0.5 * right(sums, nominal, clip)
+    right = update.factor
+    update.factor = lambda sums, nominal, clip: 0.5 * right(sums, nominal, clip)
 
 
 def clipping_per_rank() -> None:
-    squares, factor = trainer.squares, trainer.factor
+    squares, factor = trainer.squares, update.factor
     own = []
 
     def keep(pieces):
@@ -31,7 +31,7 @@ def clipping_per_rank() -> None:
         sums[2] = own[0]
         return factor(sums, nominal, clip)
 
-    trainer.squares, trainer.factor = keep, clip_by_own
+    trainer.squares, update.factor = keep, clip_by_own
 
 
 def local_batch_norm() -> None:
