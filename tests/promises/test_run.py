@@ -214,3 +214,13 @@ def listeners(pids: set[int]) -> list[str]:
             if fields[3] == "0A" and fields[9] in inodes:
                 found.append(fields[1].split(":")[0])
     return found
+
+
+def test_tensorboard_shows_what_the_records_say(tmp_path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    done = onecurve("run", SMALL, "epochs=1", "--tensorboard", "--out", "a", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = events.EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
+    losses = [event.value for event in shown.Scalars("train/loss")]
+    assert losses == pytest.approx([record["loss"] for record in steps(tmp_path / "a", 0)])
+    assert shown.Scalars("evaluation/loss")

@@ -47,12 +47,16 @@ def weigh(value: Any, samples: int, name: str = "loss") -> Weighted:
     )
 
 
-def refuse_false_mean(loss: Loss, infer: Callable[[Micro], Any], read: Callable[[int, int], Micro], size: int) -> None:
-    """Test a loss that returns a scalar: the whole of `size` samples against two unequal parts of it.
+def refuse_false_mean(
+    loss: Loss, infer: Callable[[Micro], Any], read: Callable[[int, int], Micro], micro: Micro, output: Any
+) -> None:
+    """Test a loss that returns a scalar: a whole micro-batch against two unequal parts of it.
 
-    `infer` is the model in evaluation mode, `read(begin, end)` collates the samples at these positions.
+    `infer` is the model in evaluation mode, `read(begin, end)` collates the samples at these positions; `output` is
+    the model's for the first micro-batch, whose loss tells the form.
     """
-    first_form = _call(loss, infer(whole := read(0, size)), whole)
+    size = micro.samples
+    first_form = _call(loss, output, micro)
     weigh(first_form, size)
     if size == 1 or isinstance(first_form, Weighted) or first_form.dim() != 0:
         return

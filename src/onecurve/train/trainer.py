@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,11 +81,12 @@ class Trainer:
         seconds = time.perf_counter() - begin
         return EvaluationRecord(step, means.pop("loss"), means, int(samples.item()), seconds)
 
-    def try_measures(self, micro: Micro) -> None:
-        """Call loss and metrics once, so that a mistake in them is told before training."""
+    def try_measures(self, micro: Micro) -> Any:
+        """Call loss and metrics once, so that a mistake in them is told before training. Returns the output."""
         output = self._part.infer(micro)
         for measure in self._measures:
             measure.sums(output, micro)
+        return output
 
     def _learn_scale(self, report: Report) -> None:
         known: Report | None = report

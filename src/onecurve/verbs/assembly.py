@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +13,8 @@ from onecurve.apply.precision import kept_dtype
 from onecurve.apply.replicate import Trial
 from onecurve.data.loader import Batch, Reader, training_batches
 from onecurve.data.order import Order
-from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import read_toml
 from onecurve.describe.errors import OnecurveError, UserCodeError
-from onecurve.describe.plan import Plan, default_plan
+from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.device import Device
 from onecurve.device.randomness import preserved, seed_all
@@ -79,27 +76,6 @@ def open_dataset(build: object, name: str) -> Dataset:
     return dataset  # type: ignore[no-any-return]
 
 
-def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
-    """`auto`, the short text form, the path of a plan.toml, or a plan."""
-    if isinstance(wish, Plan):
-        return wish
-    if wish == "auto":
-        return default_plan(global_batch, ranks)
-    return read_toml(Plan, Path(wish)) if wish.endswith(".toml") else Plan.parse(wish)
-
-
-def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:
-    """How many ranks to start: as many as the plan has, or as asked for, or one per accelerator; one on a CPU host."""
-    if ranks is not None and ranks < 1:
-        raise OnecurveError(f"ranks = {ranks}; at least 1 is needed")
-    if wish == "auto":
-        return ranks if ranks is not None else (1 if cluster.device == "cpu" else cluster.devices)
-    needed = choose_plan(wish, 0, 0).mesh.size
-    if ranks is not None and ranks != needed:
-        raise OnecurveError(f"plan {wish}: it has {needed} ranks, but {ranks} were asked for; leave one of the two out")
-    return needed
-
-
 def optimizer_tensors(job: Job) -> int:
     """Tensors of optimizer state per parameter, as far as it is known before the first step."""
     return min(each.state_tensors if isinstance(each, Optimizer) else 0 for each in job.optimizers.values())
@@ -117,8 +93,12 @@ def assemble(
     )
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan)
     size = min(job.global_batch, _TRIAL_SAMPLES)
-    refuse_false_mean(job.loss, part.infer, lambda begin, end: part.place(data.micro(begin, end)), size)
-    trainer.try_measures(part.place(data.micro(0, size)))
+
+    def read(begin: int, end: int) -> Micro:
+        return part.place(data.micro(begin, end))
+
+    first = read(0, size)
+    refuse_false_mean(job.loss, part.infer, read, first, trainer.try_measures(first))
     return Assembly(part, trainer)
 
 

@@ -9,7 +9,7 @@ from onecurve.launch.stop import Stop
 def main(verb: str, request: str) -> int:
     with Stop(launched=True) as stop:  # before torch is imported, which takes seconds
         if verb == "run":
-            from onecurve.verbs.run import run_as_rank as work
+            from onecurve.verbs.training import run_as_rank as work
         else:
             from onecurve.verbs.check import check_as_rank as work
         try:

@@ -18,7 +18,8 @@ from onecurve.device.device import here, loader_workers, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
-from onecurve.verbs.assembly import Data, choose_plan, open_data, optimizer_tensors
+from onecurve.verbs.assembly import Data, open_data, optimizer_tensors
+from onecurve.verbs.choice import choose_plan
 
 
 class Ready:

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -5,6 +7,7 @@ from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.batch import Micro
+from onecurve.job.job import Loss
 from onecurve.job.weighted import Weighted
 from onecurve.train.objective import objective_of, refuse_false_mean, weigh
 
@@ -14,6 +17,11 @@ LENGTHS = torch.randint(1, 5, (200,), generator=torch.Generator().manual_seed(1)
 
 def read(begin: int, end: int) -> Micro:
     return Micro(DATA[begin:end], LENGTHS[begin:end], end - begin)
+
+
+def try_loss(loss: Loss, infer: Callable[[Micro], Tensor] = lambda micro: micro.inputs) -> None:
+    micro = read(0, 12)
+    refuse_false_mean(loss, infer, read, micro, infer(micro))
 
 
 def test_the_three_forms_agree() -> None:
@@ -30,7 +38,7 @@ def test_other_forms_are_refused(value: object) -> None:
 
 
 def test_a_mean_over_samples_passes() -> None:
-    refuse_false_mean(lambda out, _: out.square().sum(1).mean(), lambda m: m.inputs, read, 12)
+    try_loss(lambda out, _: out.square().sum(1).mean())
 
 
 def token_mean(out: Tensor, lengths: Tensor) -> Tensor:
@@ -45,7 +53,7 @@ def contrastive(out: Tensor, _: Tensor) -> Tensor:
 @pytest.mark.parametrize("loss", [token_mean, contrastive])
 def test_a_mean_over_something_else_is_refused_with_the_mend(loss) -> None:
     with pytest.raises(OnecurveError, match=r"not a mean over samples.*onecurve.Weighted.*contrastive"):
-        refuse_false_mean(loss, lambda m: m.inputs, read, 12)
+        try_loss(loss)
 
 
 def test_raggedness_is_seen_though_losses_are_nearly_alike() -> None:
@@ -56,27 +64,28 @@ def test_raggedness_is_seen_though_losses_are_nearly_alike() -> None:
         return ((5.5 + 0.02 * out[:, 0]) * weights).sum() / weights.sum()
 
     with pytest.raises(OnecurveError, match="not a mean over samples"):
-        refuse_false_mean(loss, lambda m: m.inputs, read, 12)
+        try_loss(loss)
 
 
 def test_other_forms_are_not_tested_but_their_shape_is() -> None:
-    refuse_false_mean(lambda out, _: out.sum(1), lambda m: m.inputs, read, 12)
+    try_loss(lambda out, _: out.sum(1))
     with pytest.raises(OnecurveError, match=r"shape \[12, 4\]"):
-        refuse_false_mean(lambda out, _: out, lambda m: m.inputs, read, 12)
+        try_loss(lambda out, _: out)
 
 
 def test_a_loss_with_float32_weights_inside_passes() -> None:
     weights = torch.rand(4)
-    refuse_false_mean(
-        lambda out, _: F.cross_entropy(out, torch.zeros(len(out), dtype=torch.long), weight=weights, reduction="none"),
-        lambda m: m.inputs, read, 12,
-    )  # fmt: skip
-    refuse_false_mean(lambda out, _: (out.float() @ weights).mean(), lambda m: m.inputs, read, 12)
+
+    def weighted(out: Tensor, _: Tensor) -> Tensor:
+        return F.cross_entropy(out, torch.zeros(len(out), dtype=torch.long), weight=weights, reduction="none")
+
+    try_loss(weighted)
+    try_loss(lambda out, _: (out.float() @ weights).mean())
 
 
 def test_a_model_that_draws_is_told_from_a_false_mean() -> None:
     with pytest.raises(OnecurveError, match="the model draws random numbers in its forward"):
-        refuse_false_mean(lambda out, _: out.mean(), lambda m: m.inputs + torch.randn_like(m.inputs), read, 12)
+        try_loss(lambda out, _: out.mean(), lambda m: m.inputs + torch.randn_like(m.inputs))
 
 
 def test_an_error_in_the_loss_is_the_users() -> None:

@@ -1,0 +1,29 @@
+"""Which plan and how many ranks, from what the user asked for."""
+
+from pathlib import Path
+
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import read_toml
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan, default_plan
+
+
+def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
+    """`auto`, the short text form, the path of a plan.toml, or a plan."""
+    if isinstance(wish, Plan):
+        return wish
+    if wish == "auto":
+        return default_plan(global_batch, ranks)
+    return read_toml(Plan, Path(wish)) if wish.endswith(".toml") else Plan.parse(wish)
+
+
+def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:
+    """How many ranks to start: as many as the plan has, or as asked for, or one per accelerator; one on a CPU host."""
+    if ranks is not None and ranks < 1:
+        raise OnecurveError(f"ranks = {ranks}; at least 1 is needed")
+    if wish == "auto":
+        return ranks if ranks is not None else (1 if cluster.device == "cpu" else cluster.devices)
+    needed = choose_plan(wish, 0, 0).mesh.size
+    if ranks is not None and ranks != needed:
+        raise OnecurveError(f"plan {wish}: it has {needed} ranks, but {ranks} were asked for; leave one of the two out")
+    return needed

@@ -1,0 +1,147 @@
+"""One rank of `onecurve run`: the loop, its records, and what is left in the run's folder."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from onecurve.describe.convert import from_plain, to_json, to_plain, write_toml
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
+from onecurve.describe.summary import BestEvaluation, RunSummary
+from onecurve.device.exchange import barrier
+from onecurve.job.script import load_job
+from onecurve.report.progress import Terminal
+from onecurve.report.sink import JsonLines, Sink
+from onecurve.report.tensorboard import TensorBoard
+from onecurve.train.best import Best
+from onecurve.train.outcome import Report
+from onecurve.verbs.folder import PLAN, RECORDS, SUMMARY, TENSORBOARD, WEIGHTS, make_room
+from onecurve.verbs.kept import refuse_kept_backward
+from onecurve.verbs.prepare import Run
+from onecurve.verbs.run import RunRequest
+
+_HOPELESS = 50  # a loss scale has long been found by then
+
+
+@dataclass
+class Tally:
+    """What the loop has done so far."""
+
+    steps: int = 0
+    loss: float = math.nan
+    evaluation: EvaluationRecord | None = None
+    best: Best | None = None
+    training_seconds: float = 0.0
+    skipped_in_a_row: int = 0
+
+    def add(self, record: StepRecord) -> None:
+        self.steps, self.loss = record.step + 1, record.loss
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if record.skipped else 0
+        if self.skipped_in_a_row == _HOPELESS:
+            raise OnecurveError(
+                f"the loss or a gradient was not finite {_HOPELESS} steps in a row, up to step {self.steps}; try a "
+                "smaller learning rate or clip=1.0, and look for bad values in the data"
+            )
+        self.training_seconds += sum(record.seconds.values()) - record.seconds["evaluation"]
+
+
+def run_as_rank(request: str, stop: Callable[[], bool]) -> None:
+    asked = from_plain(RunRequest, json.loads(request), "request")
+    summary = train(asked, stop)
+    if summary is not None:
+        Path(asked.result).write_text(json.dumps(to_plain(summary)))  # JSON proper has no word for NaN
+
+
+def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
+    """One rank's whole run; the summary on rank 0."""
+    begin = time.perf_counter()
+    job = load_job(Path(request.script), request.arguments)
+    refuse_kept_backward(job, f"{request.script}: onecurve run cannot train it")
+    out = Path(request.out)
+    with Run(job, request.plan) as run:
+        leader = run.world.rank == 0
+        if leader:
+            make_room(out, request.fresh)
+        barrier()
+        sinks = _sinks(run, out, request)
+        try:
+            _tell(sinks, _start(run))
+            if run.warning:
+                _tell(sinks, EventRecord("warning", run.warning))
+            tally = _loop(run, sinks, stop)
+            if tally.steps < run.steps:
+                why = f", no better {tally.best.evaluate.watch} in sight" if tally.best and tally.best.hopeless else ""
+                _tell(sinks, EventRecord("stopped", f"after step {tally.steps} of {run.steps}{why}"))
+        finally:
+            for sink in sinks:
+                sink.close()
+        run.save(out / WEIGHTS)
+        if not leader:
+            return None
+        summary = RunSummary(
+            out=str(out),
+            plan=str(run.plan),
+            ranks=run.world.size,
+            steps=tally.steps,
+            steps_planned=run.steps,
+            loss=tally.loss,
+            evaluation=tally.evaluation,
+            best=BestEvaluation(tally.best.evaluate.watch, tally.best.value, tally.best.step) if tally.best else None,
+            seconds=time.perf_counter() - begin,
+            samples_per_second=tally.steps * job.global_batch / tally.training_seconds,
+        )
+        write_toml(run.plan, out / PLAN)
+        (out / SUMMARY).write_text(to_json(summary) + "\n")
+        return summary
+
+
+def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
+    """Train until the end or a stop."""
+    run.trainer.stop_requested = stop
+    tally = Tally(best=Best(run.job.evaluate) if run.job.evaluate else None)
+    newest: Report | None = None
+    for batch in run:
+        # On accelerators a step is read when the next has been queued, so that the host never waits.
+        before, newest = newest, run.step(batch)
+        read = before if run.trainer.update.unread else newest
+        if read is not None:
+            _tell_step(sinks, tally, read)
+        if run.evaluation_due(batch.step):
+            tally.evaluation = run.evaluate()
+            _tell(sinks, tally.evaluation)
+            assert tally.best is not None
+            tally.best.add(tally.evaluation)
+        if (read is not None and read.outcome.stop) or (tally.best is not None and tally.best.hopeless):
+            break
+    if run.trainer.update.unread and newest is not None:
+        _tell_step(sinks, tally, newest)
+    return tally
+
+
+def _tell_step(sinks: Sequence[Sink], tally: Tally, report: Report) -> None:
+    record = report.record()
+    tally.add(record)
+    _tell(sinks, record)
+
+
+def _tell(sinks: Sequence[Sink], record: Record) -> None:
+    for sink in sinks:
+        sink.write(record)
+
+
+def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
+    sinks: list[Sink] = [JsonLines(out / RECORDS / f"rank-{run.world.rank}.jsonl")]
+    if run.world.rank == 0 and request.tensorboard:
+        sinks.append(TensorBoard(out / TENSORBOARD))
+    if run.world.rank == 0 and not request.quiet:
+        sinks.append(Terminal(run.steps, Console()))
+    return sinks
+
+
+def _start(run: Run) -> StartRecord:
+    return StartRecord(str(run.plan), run.world.size, run.device.kind, run.parameters, run.steps)
