@@ -43,12 +43,14 @@ def test_examples_hold_in_float64(example: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("example", SMALL)
 def test_examples_hold_over_the_whole_matrix(example: str) -> None:
     check(EXAMPLES / example, SMALL[example], ranks=4)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("example", SMALL)
 def test_float32_curves_stay_within_the_spread(example: str) -> None:
     check(EXAMPLES / example, SMALL[example], ranks=4, precision="fp32")
