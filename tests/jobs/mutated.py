@@ -3,8 +3,10 @@
 import sys
 from pathlib import Path
 
+from torch.distributed.tensor import DTensor, Replicate
+
 import onecurve as oc
-from onecurve.apply import norm
+from onecurve.apply import norm, tensor
 from onecurve.apply.part import DataPart
 from onecurve.data import loader
 from onecurve.train import trainer, update
@@ -54,12 +56,26 @@ def unseeded_augmentation() -> None:
     loader.seed_all = lambda *_: None
 
 
+def sum_left_out() -> None:
+    def leave(*call):
+        output = call[-1]
+        if not isinstance(output, DTensor) or not output.placements[0].is_partial():
+            return output
+        return DTensor.from_local(output.to_local(), output.device_mesh, [Replicate()])
+
+    tensor.TensorAxis._leave_output = leave
+
+
 def none() -> None:
     pass
 
 
 def job(fault: str, model: str = "resnet") -> oc.Job:
     globals()[fault]()
+    if model == "gpt":
+        import gpt
+
+        return gpt.job(width=16, context=32, batch=16)
     if model == "resnet":
         import resnet
 

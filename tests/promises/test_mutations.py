@@ -12,6 +12,7 @@ JOBS = Path(__file__).parents[1] / "jobs"
 @pytest.mark.parametrize(
     ("fault", "plan", "tensor"),
     [
+        ("sum_left_out model=gpt", "tensor2 mb16", "loss"),
         ("wrong_divisor", "replicate2 mb8", "gradient"),
         ("clipping_per_rank", "shard2 mb8", "gradient"),
         ("local_batch_norm", "replicate2 mb8", "loss"),
@@ -21,7 +22,7 @@ JOBS = Path(__file__).parents[1] / "jobs"
     ],
 )
 def test_check_names_the_first_step_and_tensor(fault: str, plan: str, tensor: str) -> None:
-    result = oc.check(JOBS / "mutated.py", [f"fault={fault}"], plans=[plan], steps=2, quiet=True)
+    result = oc.check(JOBS / "mutated.py", f"fault={fault}".split(), plans=[plan], steps=2, quiet=True)
     assert not result.holds
     verdict = result.verdicts[0]
     assert verdict.step == 1

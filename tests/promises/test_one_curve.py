@@ -42,6 +42,35 @@ def test_examples_hold_in_float64(example: str) -> None:
     check(EXAMPLES / example, SMALL[example], plans=COVERING, steps=3)
 
 
+TENSOR = [
+    "tensor2 mb16",
+    "tensor2 mb8×2 sequence recompute=full",
+    "shard2·tensor2 mb4×2 zero2 sequence",
+    "replicate2·tensor2 mb8 reduce=round",
+]
+
+
+@pytest.mark.parametrize("example", ["gpt.py", "llama.py"])
+def test_models_cut_along_tensor_hold(example: str) -> None:
+    more = ["tensor4 mb16", "tensor4 mb4×4 sequence"] if example == "gpt.py" else []
+    check(EXAMPLES / example, SMALL[example], plans=[*TENSOR, *more], steps=2)
+
+
+def test_a_loss_of_log_probabilities_holds_over_a_cut_vocabulary() -> None:
+    check(JOBS / "smoothed.py", [], plans=["tensor2 mb8"], steps=2)
+
+
+HUGGING_FACE = ["llama", "gpt2", "bert", "vit"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", HUGGING_FACE)
+def test_hugging_face_models_hold_unchanged(name: str) -> None:
+    pytest.importorskip("transformers")
+    check(JOBS / "hugging_face.py", [f"name={name}"], plans=TENSOR, steps=2)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("example", SMALL)

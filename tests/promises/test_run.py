@@ -164,6 +164,15 @@ def test_with_dropout_replicas_stay_equal_to_the_last_bit(tmp_path) -> None:
     assert one == other
 
 
+@pytest.mark.parametrize("fault", [(), ("rank_seeds",)], ids=["right", "wrong"])
+def test_dropout_does_not_differ_along_tensor(tmp_path, fault) -> None:
+    """What is whole on both ranks stays equal to the last bit, though masks are drawn in and between cut layers."""
+    kept = torchrun(str(JOBS / "kept_loop.py"), "tensor2 mb8 sequence", "dropped", *fault, cwd=tmp_path)
+    assert kept.returncode == 0, kept.stderr
+    one, other = (line.split()[5] for line in kept.stdout.splitlines())
+    assert (one == other) is not bool(fault)
+
+
 def test_in_fp16_all_ranks_keep_one_scale(tmp_path) -> None:
     done = onecurve("run", SMALL, "nan=5", "epochs=1", "--plan", "shard2 mb4 fp16", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

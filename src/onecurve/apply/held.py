@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from onecurve.apply import norm
 from onecurve.apply.blueprint import Blueprint
@@ -31,11 +32,11 @@ class Held:
         self._plan = plan
         self._dtype = kept_dtype(plan.precision)
         self._layout = torch.channels_last if plan.channels_last else torch.preserve_format
-        self._average_statistics = batch_norm == "local" and self.group is not None
-        self._first = mesh.data_rank == 0
+        self._average_statistics = batch_norm == "local" and mesh.data_group is not None
+        self._mesh = mesh
         self._kept = set(self.module.state_dict())
         if batch_norm == "sync":
-            norm.synchronize(self.module, self.group)
+            norm.synchronize(self.module, mesh.data_group)
         # fully_shard takes contiguous parameters only; images may be laid out otherwise all the same.
         layout = self._layout if mesh.shard_mesh is None else torch.contiguous_format
         self._weights = Weights(blueprint.tape, device.torch_device, self._dtype, layout)
@@ -49,13 +50,21 @@ class Held:
 
     def _take_pieces(self) -> None:
         named = list(self.module.named_parameters())
-        self.parameters = [piece_of(name, parameter, self._first) for name, parameter in named]
+        self.parameters = [self._piece(name, parameter) for name, parameter in named]
         self.trained = [piece for piece, (_, p) in zip(self.parameters, named, strict=True) if p.requires_grad]
+
+    def _piece(self, name: str, tensor: Tensor) -> Piece:
+        return piece_of(name, tensor, self._mesh.first(tensor), self.group)
+
+    @property
+    def reports(self) -> bool:
+        """Whether this rank speaks for its samples."""
+        return self._mesh.reports
 
     @property
     def state(self) -> list[Piece]:
         """All parameters and buffers; buffers as they are registered now, since forward may put others in place."""
-        return [*self.parameters, *(piece_of(n, buffer, self._first) for n, buffer in self.module.named_buffers())]
+        return [*self.parameters, *(self._piece(name, buffer) for name, buffer in self.module.named_buffers())]
 
     @property
     def saved(self) -> list[Piece]:
@@ -74,4 +83,4 @@ class Held:
         """Make buffers fit to be saved or used for evaluation: local batch norm's running statistics differ between
         ranks and are averaged. They are linear in the batches' own, so it does not matter how often."""
         if self._average_statistics:
-            norm.average_statistics(self.module, self.group)
+            norm.average_statistics(self.module, self._mesh.data_group)

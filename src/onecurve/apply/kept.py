@@ -46,9 +46,7 @@ class KeptPart(Held):
         self._weights.realize(self.module)
         self._take_pieces()
         self._pieces = {child: self._under(child) for child in children}
-        self._reductions = {
-            child: Reduction(unsharded(self.module.get_submodule(child)), self.group) for child in children
-        }
+        self._reductions = {child: Reduction(unsharded(self._pieces[child]), mesh.data_group) for child in children}
         self._refuse_orphans()
 
     def pieces(self, child: str) -> list[Piece]:
@@ -60,9 +58,9 @@ class KeptPart(Held):
 
     def reduce(self, child: str) -> None:
         """Leave in the child's gradients their sums over all ranks."""
-        self._reductions[child]()
         for piece in self._pieces[child]:
             piece.take_gradient()
+        self._reductions[child]()
         for each in self.module.get_submodule(child).modules():
             if isinstance(each, FSDPModule):
                 each.reshard()  # zero2 may still hold gathered parameters, which the update makes stale

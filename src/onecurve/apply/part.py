@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 from onecurve.apply import norm
 from onecurve.apply.blueprint import Blueprint
@@ -22,6 +23,7 @@ from onecurve.apply.precision import compressed_dtype, computing, shard_policy
 from onecurve.apply.reduction import Reduction, unsharded
 from onecurve.apply.replicate import Trial, leaves_parameters_unused, replicate
 from onecurve.apply.shard import shard
+from onecurve.apply.tensor import TensorAxis, plain
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.transfer import Transfer
@@ -44,21 +46,24 @@ class DataPart(Held):
     ) -> None:
         # The order matters: what changes forward comes first, the engines that hook into it last.
         super().__init__(blueprint, plan, mesh, device, batch_norm)
+        self._tensor = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
         self._change_forward(blocks or [""])
         self._sharded: FSDPModule | None = None
         self._replicated: DistributedDataParallel | None = None
         self._gain = 1.0
         if mesh.shard_mesh is not None:
             policy = shard_policy(plan)
-            self._sharded = shard(self.module, blocks, mesh.shard_mesh, self._weights.realize, plan.sharding, policy)
+            self._sharded = shard(self.module, blocks, mesh.shard_mesh, self._realize, plan.sharding, policy)
         else:
-            self._weights.realize(self.module)
-        if self._sharded is None and self.group is not None:
+            self._realize(self.module)
+        if self._tensor is not None:
+            self._tensor.set_gates(self.module)
+        elif self._sharded is None and self.group is not None:
             unused = leaves_parameters_unused(self.module, trial, self._dtype, self.group)
             self._replicated = replicate(self.module, self.group, unused, compressed_dtype(plan))
             self._gain = float(mesh.mesh.data)
-        self._reduce_scalars = Reduction(unsharded(self.module) if self._sharded else [], self.group)
         self._take_pieces()
+        self._reduce_scalars = Reduction(unsharded(self.trained) if self._sharded else [], mesh.data_group)
         self._statistics = norm.Statistics(self.module)
         self._transfer = Transfer(device)
 
@@ -69,23 +74,32 @@ class DataPart(Held):
         placed = self._transfer.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
         for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):
             self.device.seed(seed)
-            with self._round(last=number == len(rounds) - 1):
+            with self._round(last=number == len(rounds) - 1), self._running():
                 with computing(self._plan.precision, self.device):
                     weighted = objective(micro.forward(self._replicated or self.module), micro)
-                (weighted.sum * (scale * self._gain)).backward()  # type: ignore[no-untyped-call]
-            totals += torch.stack([weighted.sum.detach().double(), torch.as_tensor(weighted.count).to(totals)])
-        self._reduce_scalars()
+                loss, count = plain(weighted.sum), plain(torch.as_tensor(weighted.count))
+                (loss * (scale * self._gain)).backward()
+            totals += torch.stack([loss.detach().double(), count.to(totals)])
         for piece in self.trained:
             piece.take_gradient()
-        return totals
+        self._reduce_scalars()
+        return totals if self.reports else torch.zeros_like(totals)
 
     def infer(self, micro: Micro) -> Any:
         self._set_mode(training=False)
-        with torch.no_grad(), computing(self._plan.precision, self.device):
-            return micro.forward(self.module)
+        with torch.no_grad(), self._running(), computing(self._plan.precision, self.device):
+            return pytree.tree_map(plain, micro.forward(self.module))
 
     def undo_statistics(self, where: Tensor | bool) -> None:
         self._statistics.undo(where)
+
+    def _realize(self, module: nn.Module) -> None:
+        self._weights.realize(module)
+        if self._tensor is not None:
+            self._tensor.split(module, _name_in(self.module, module))
+
+    def _running(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._tensor is None else self._tensor.running()
 
     def _set_mode(self, training: bool) -> None:
         if self.module.training is not training:
@@ -103,3 +117,7 @@ class DataPart(Held):
         elif self._replicated is not None and not (last or self._plan.reduce == "round"):
             return self._replicated.no_sync()
         return nullcontext()
+
+
+def _name_in(whole: nn.Module, module: nn.Module) -> str:
+    return next((name for name, each in whole.named_modules() if each is module), "")

@@ -4,24 +4,29 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from onecurve.device.exchange import Group, add_over
+from onecurve.device.piece import Piece
 
 _BUCKET_BYTES = 25 * 2**20  # as DDP
 
 
-def unsharded(module: nn.Module) -> list[nn.Parameter]:
-    """Trained parameters that every rank holds whole; under `shard` the scalars, which fully_shard refuses."""
-    return [p for p in module.parameters() if p.requires_grad and not isinstance(p, DTensor)]
+def unsharded(pieces: Sequence[Piece]) -> list[Tensor]:
+    """What fully_shard does not look after: where there is none everything, otherwise scalars, which it refuses."""
+    return [piece.local for piece in pieces if "shard" not in _axes(piece.whole)]
+
+
+def _axes(tensor: Tensor) -> tuple[str, ...]:
+    return tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
 
 
 class Reduction:
     """Called after backward: leaves in each gradient its sum over the group. A parameter that was used on some ranks
     gets a gradient on all of them; one that was used on none gets none."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Group) -> None:
+    def __init__(self, parameters: Sequence[Tensor], group: Group) -> None:
         self._buckets = list(_buckets(parameters))
         self._group = group
 
@@ -39,10 +44,10 @@ class Reduction:
                 parameter.grad = total.view_as(parameter) if use else None
 
 
-def _buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Of one type each, and of bounded size."""
     for _, same in groupby(sorted(parameters, key=lambda p: str(p.dtype)), key=lambda p: p.dtype):
-        bucket: list[nn.Parameter] = []
+        bucket: list[Tensor] = []
         for parameter in same:
             if bucket and sum(p.nbytes for p in [*bucket, parameter]) > _BUCKET_BYTES:
                 yield bucket

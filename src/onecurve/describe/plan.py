@@ -19,7 +19,7 @@ Sharding = Literal["zero3", "zero2"]
 Recompute = Literal["none", "selective", "full"]
 Compress = Literal["none", "bf16", "fp16"]
 
-BUILT_AXES = ("replicate", "shard")
+BUILT_AXES = ("replicate", "shard", "tensor")
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Plan:
     """Images in memory with channels innermost, which convolutions often like better."""
     threads: int = 0
     """Cores of a CPU rank; 0 is its equal part of the host's."""
+    sequence: bool = False
+    """Activations between the blocks cut along the sequence over the tensor axis, instead of whole on each rank."""
+    layouts: dict[str, str] = field(default_factory=dict)
+    """How parameters lie along the tensor axis: a pattern of names → a layout. Not part of the short form; where it is
+    empty it is derived from the model."""
 
     def __post_init__(self) -> None:
         if isinstance(self.micro_batch, tuple):
@@ -185,6 +190,10 @@ def _refuse_senseless(plan: Plan, cluster: Cluster) -> None:
     """An option that would do nothing is a mistake."""
     if plan.sharding == "zero2" and plan.mesh.shard == 1:
         raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or leave zero2 out")
+    if plan.compile and plan.mesh.tensor > 1:
+        raise OnecurveError(f"plan {plan}: torch cannot compile blocks that are cut along 'tensor'; leave compile out")
+    if plan.sequence and plan.mesh.tensor == 1:
+        raise OnecurveError(f"plan {plan}: sequence without the axis 'tensor'; add tensor2 or more, or leave it out")
     if plan.compress != "none" and plan.mesh.data == 1:
         raise OnecurveError(f"plan {plan}: compress={plan.compress}, but one rank sends no gradients; leave it out")
     if plan.threads and cluster.device != "cpu":

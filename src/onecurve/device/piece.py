@@ -1,11 +1,28 @@
 """What one rank's device holds of one tensor of the model."""
 
+import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.placement_types import Shard, _StridedShard
+
+from onecurve.describe.layout import Layout
+from onecurve.device.exchange import Group, add_over
+
+TENSOR = "tensor"
+"""The name of the tensor axis in torch's meshes."""
+
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Elements that lie side by side in the whole and here."""
+
+    whole: Slices
+    local: Slices
 
 
 @dataclass(frozen=True)
@@ -19,35 +36,86 @@ class Piece:
     """The elements held here, sharing memory with `whole`."""
     shape: tuple[int, ...]
     """Of the whole."""
-    offset: tuple[int, ...]
-    """Where in the whole the local elements begin."""
+    boxes: tuple[Box, ...]
+    """Which of the whole's elements the local ones are."""
     counted: bool
     """Whether this rank counts the piece in norms: each element is counted once, however it is replicated."""
+    group: Group
+    """All ranks that hold parts of the model."""
 
     def gather(self) -> Tensor:
-        """The whole tensor; every rank that holds a part of it must call this."""
+        """The whole tensor; every rank of the group must call this."""
         with torch.no_grad():
-            return self.whole.full_tensor() if isinstance(self.whole, DTensor) else self.whole.detach()
+            if not isinstance(self.whole, DTensor):
+                return self.whole.detach()
+            found = torch.zeros(self.shape, dtype=self.local.dtype, device=self.local.device)
+            if self.counted:
+                for box in self.boxes:
+                    found[box.whole] = self.local[box.local]
+            return add_over(self.group, found)
 
     def take_gradient(self) -> None:
         """Let the local tensor see the gradient that backward left on the whole."""
         if isinstance(self.whole, DTensor):
             gradient = self.whole.grad
             assert gradient is None or isinstance(gradient, DTensor)
+            if gradient is not None and gradient.placements != self.whole.placements:
+                gradient = gradient.redistribute(placements=self.whole.placements)  # sums of sequence-sharded parts
             self.local.grad = None if gradient is None else gradient.to_local()
 
 
-def piece_of(name: str, tensor: Tensor, first: bool) -> Piece:
-    """`first`: this rank is the first of all that hold copies of plain tensors."""
+def piece_of(name: str, tensor: Tensor, first: bool, group: Group = None) -> Piece:
+    """`first`: this rank is the first of all that hold the same, as far as the tensor's own mesh does not say."""
     if not isinstance(tensor, DTensor):
-        return Piece(name, tensor, tensor, tuple(tensor.shape), (0,) * tensor.dim(), first)
+        whole = tuple(slice(0, size) for size in tensor.shape)
+        return Piece(name, tensor, tensor, tuple(tensor.shape), (Box(whole, whole),), first, group)
     with torch.no_grad():
         local = tensor.to_local()
     if isinstance(tensor, torch.nn.Parameter):
         local = torch.nn.Parameter(local, requires_grad=tensor.requires_grad)
-    mesh = tensor.device_mesh
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
-    coordinate = mesh.get_coordinate()
+    coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
     replicas = [place for place, layout in zip(coordinate, tensor.placements, strict=True) if layout.is_replicate()]
-    return Piece(name, tensor, local, tuple(tensor.shape), tuple(offset), not any(replicas))
+    return Piece(name, tensor, local, tuple(tensor.shape), tuple(_boxes(tensor)), first and not any(replicas), group)
+
+
+def _boxes(tensor: DTensor) -> list[Box]:
+    """A parameter is first cut along the tensor axis, and what a rank then holds by fully_shard."""
+    runs = [[(0, size)] for size in tensor.shape]
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None
+    axes = list(zip(mesh.mesh_dim_names or (), tensor.placements, coordinate, mesh.shape, strict=True))
+    for axis, placement, place, degree in sorted(axes, key=lambda each: each[0] != TENSOR):
+        if isinstance(placement, Shard | _StridedShard):
+            here = runs[placement.dim]
+            if axis == TENSOR:
+                parts = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
+                runs[placement.dim] = Layout(placement.dim, parts).runs(tensor.shape[placement.dim], place, degree)
+            else:
+                runs[placement.dim] = _chunk(here, place, degree)
+    located = [_located(each) for each in runs]
+    return [Box(tuple(w for w, _ in each), tuple(h for _, h in each)) for each in itertools.product(*located)]
+
+
+def _chunk(runs: list[tuple[int, int]], place: int, degree: int) -> list[tuple[int, int]]:
+    """The part of these stretches, laid end to end, that torch.chunk would give to `place`."""
+    length = sum(end - begin for begin, end in runs)
+    size = -(-length // degree)
+    first, last = min(place * size, length), min((place + 1) * size, length)
+    found, passed = [], 0
+    for begin, end in runs:
+        low, high = max(first - passed, 0), min(last - passed, end - begin)
+        if low < high:
+            found.append((begin + low, begin + high))
+        passed += end - begin
+    return found
+
+
+def _located(runs: list[tuple[int, int]]) -> list[tuple[slice, slice]]:
+    """Each stretch of the whole with the place it has here."""
+    found, passed = [], 0
+    for begin, end in runs:
+        found.append((slice(begin, end), slice(passed, passed + end - begin)))
+        passed += end - begin
+    return found

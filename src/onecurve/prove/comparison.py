@@ -91,11 +91,12 @@ def _distance(piece: Piece, local: Tensor | None, reference: Any, name: str) -> 
     assert local is not None
     if local.numel() == 0:
         return 0.0
+    local = local.cpu()
     if not piece.shape:
-        expected = reference.get_tensor(name)
-    else:
-        expected = reference.get_slice(name)[piece.offset[0] : piece.offset[0] + local.shape[0]]
-    return float((_wide(local.cpu()) - _wide(expected)).abs().max())
+        return float((_wide(local) - _wide(reference.get_tensor(name))).abs().max())
+    whole = reference.get_slice(name)
+    distances = [(_wide(local[box.local]) - _wide(whole[box.whole])).abs().max() for box in piece.boxes]
+    return float(max(distances, default=0.0))
 
 
 def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:

@@ -14,7 +14,7 @@ def matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
     """Plans for worlds of 1, 2, 4, … up to `ranks`, as far as the global batch can be split so."""
     plans = []
     for mesh in _meshes(ranks):
-        variants = _ROUNDS if mesh.size > 1 else tuple((rounds, "step") for rounds in (1, 2, 4))
+        variants = _ROUNDS if mesh.data > 1 else tuple((rounds, "step") for rounds in (1, 2, 4))
         for rounds, reduce in variants:
             size, rest = divmod(global_batch, rounds)
             if not rest and size >= mesh.data:
@@ -31,6 +31,8 @@ def _forms(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan
     plain = Plan(mesh, split_evenly(global_batch, mesh.data), 1, precision)
     if mesh.shard > 1:
         yield replace(plain, sharding="zero2")
+    if mesh.tensor > 1:
+        yield replace(plain, sequence=True)
     if mesh.size == 2:
         yield replace(plain, recompute="full")
         yield replace(plain, recompute="selective")
@@ -44,6 +46,9 @@ def _meshes(ranks: int) -> Iterator[Mesh]:
         yield Mesh(shard=world)
         if world > 2:
             yield Mesh(replicate=2, shard=world // 2)
+        yield Mesh(tensor=world)
+        if world > 2:
+            yield Mesh(shard=2, tensor=world // 2)
         world *= 2
 
 

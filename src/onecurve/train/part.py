@@ -28,6 +28,10 @@ class Part(Protocol):
     def trained(self) -> Sequence[Piece]:
         """The parameters that are trained, ties once."""
 
+    @property
+    def reports(self) -> bool:
+        """Whether this rank speaks for its samples: of the ranks that hold parts of one copy, one does."""
+
     def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
         """Forward and backward of all rounds of one step on `sum × scale`.
 

@@ -70,10 +70,10 @@ class Trainer:
             output = self._part.infer(micro)
             real = micro if micro.samples else Micro(micro.inputs, micro.target, 1)
             sums = [measure.sums(output, real).to(device) for measure in self._measures]
-            if not micro.samples:
+            if not (micro.samples and self._part.reports):
                 sums = [torch.zeros_like(each) for each in sums]
             totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
-            samples += micro.samples
+            samples += micro.samples * self._part.reports
         assert totals is not None
         flat = add_over(self._part.group, torch.cat([samples, *totals]))
         samples, *totals = torch.split(flat, [1, *(each.numel() for each in totals)])

@@ -30,8 +30,9 @@ from onecurve.prove.comparison import LIMIT
 from onecurve.prove.curve import ALLOWED
 from onecurve.prove.matrix import matrix
 from onecurve.report.verdicts import Verdicts
-from onecurve.verbs.assembly import open_data
+from onecurve.verbs.assembly import Data, open_data
 from onecurve.verbs.kept import refuse_kept_backward
+from onecurve.verbs.layouts import complete_all
 from onecurve.verbs.proof import Proof
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
@@ -118,6 +119,7 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     for plan in plans:
         validate(plan, job.global_batch, cluster)
     data = open_data(job)
+    plans, left_out = _complete(plans, job, data, chosen=bool(request.plans))
     device = local_device(world.local_rank)
     world.join(device)
     folder = Path(texts_of_all(tempfile.mkdtemp(prefix="onecurve-reference-") if world.rank == 0 else "")[0])
@@ -134,7 +136,7 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
                 shown.add(verdicts[-1])
             if any(texts_of_all("stop" if stop() else "")):
                 raise OnecurveError(f"interrupted after {len(verdicts)} of {len(plans)} plans")
-        notes = proof.notes(verdicts)
+        notes = [*left_out, *proof.notes(verdicts)]
     finally:
         if world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
@@ -142,6 +144,21 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     limit = LIMIT if request.precision == "fp64" else ALLOWED
     result = CheckResult(request.precision, proof.steps, limit, tuple(verdicts), tuple(notes))
     return result if world.rank == 0 else None
+
+
+def _complete(plans: list[Plan], job: Job, data: Data, chosen: bool) -> tuple[list[Plan], list[str]]:
+    """Plans with their layouts. What the model does not allow is an error where the user chose it, else left out."""
+    notes: list[str] = []
+    completed: dict[int, Plan] = {}
+    for degree in sorted({plan.mesh.tensor for plan in plans}):
+        alike = [plan for plan in plans if plan.mesh.tensor == degree]
+        try:
+            completed |= {id(plan): whole for plan, whole in zip(alike, complete_all(alike, job, data), strict=True)}
+        except OnecurveError as error:
+            if chosen:
+                raise
+            notes.append(f"plans with tensor{degree} were left out: {error}")
+    return [completed[id(plan)] for plan in plans if id(plan) in completed], notes
 
 
 def _plans(request: CheckRequest, job: Job) -> list[Plan]:

@@ -20,6 +20,7 @@ from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
 from onecurve.verbs.assembly import Data, open_data, optimizer_tensors
 from onecurve.verbs.choice import choose_plan
+from onecurve.verbs.layouts import complete
 
 
 class Ready:
@@ -37,6 +38,7 @@ class Ready:
         self._data = open_data(job)
         self.steps = self._data.steps
         self._open_loaders(self._data, loader_workers(cluster, self.world.local_size))
+        self.plan = complete(self.plan, job, self._data)
         self.world.join(self.device)
         self._blueprint = draw(job.model, job.seed)
         self.warning = self._blueprint.warning

@@ -115,8 +115,8 @@ def test_bad_text_says_the_mend(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tensor2 mb32", "the axis 'tensor' is not built yet"),
         ("pipeline2 mb32", "the axis 'pipeline' is not built yet"),
+        ("mb32 sequence", "sequence without the axis 'tensor'"),
         ("mb32 zero2", "zero2 without the axis 'shard'"),
         ("mb32 compress=bf16", "one rank sends no gradients"),
         ("replicate2 mb8×3", r"8 samples|rounds must divide it: try 1, 2, 4, 8, 16, 32"),

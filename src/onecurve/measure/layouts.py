@@ -1,0 +1,279 @@
+"""How a model's parameters can lie along the tensor axis, found from its data flow.
+
+Nothing is known of layers' names or kinds. Modules that hold a matrix are *owners*; owners that are given the same
+activation (q, k and v) are one *group*. Cutting the matrix of one group so that its output comes out cut, and that of a
+later one so that it takes a cut input, halves both products at the price of one sum: DTensor's propagation over a
+pretended mesh tells which collectives such a pair really costs, and a price ranks what was tried. In attention and
+MLPs the best pairs are the known ones: columns into rows.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+from torch.utils import _pytree as pytree
+
+from onecurve.describe.layout import Layout
+from onecurve.describe.profile import Collective, Work
+from onecurve.measure.work import Count
+
+Layouts = dict[str, Layout]
+Cut = Callable[[nn.Module, Mapping[str, str]], AbstractContextManager[None]]
+"""Holds a module's parameters cut along the axis by these layouts, as apply/ would."""
+Price = Callable[[Collective], float]
+
+_MOST_PARTS = 4
+_LARGE = 0.05  # of all parameters; below that a table is not worth an exchange
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a module was called by the model."""
+
+    name: str
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    output: Any = None
+
+    @property
+    def given(self) -> Tensor | None:
+        """The activation it works on: its first tensor."""
+        leaves = pytree.tree_leaves((self.arguments, self.named))
+        return next((each for each in leaves if isinstance(each, Tensor)), None)
+
+
+@dataclass
+class Owner:
+    """A module that holds a matrix, and how each of its dimensions may be cut."""
+
+    name: str
+    columns: list[Layouts] = field(default_factory=list)
+    """Ways to cut it so that its output is cut."""
+    rows: list[Layouts] = field(default_factory=list)
+    """Ways to cut it so that it takes a cut input, or gives partial sums."""
+
+
+def observe(module: nn.Module, forward: Callable[[], object]) -> list[Call]:
+    """The calls of all modules in a forward, in order."""
+    calls: list[Call] = []
+
+    begun: list[Call] = []
+
+    def begin(name: str) -> Callable[..., None]:
+        return lambda module, *given: begun.append(Call(name, module, *_snapshot(given)))
+
+    def end(_: nn.Module, __: Any, output: Any) -> None:
+        calls.append(replace(begun.pop(), output=output))
+
+    handles = []
+    for name, each in module.named_modules():
+        handles.append(each.register_forward_pre_hook(begin(name), with_kwargs=True))
+        handles.append(each.register_forward_hook(end))
+    try:
+        forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+class LayoutSearch:
+    """Finds the layouts of a block."""
+
+    def __init__(self, mesh: DeviceMesh, mode: FakeTensorMode, cut: Cut, price: Price) -> None:
+        self._mesh, self._mode, self._cut, self._price = mesh, mode, cut, price
+
+    def of_block(self, block: Call, inside: Sequence[Call]) -> Layouts:
+        """`inside`: the calls within the block, names relative to it."""
+        groups = [[self._owner(call) for call in group] for group in _groups(inside)]
+        groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
+        whole = self._try(block, {})
+        if whole is None:  # it does not run on distributed tensors at all
+            return {}
+        pairs = []
+        for first, columns in enumerate(groups):
+            for second in range(first + 1, len(groups)):
+                tried = [
+                    (work, layouts)
+                    for layouts in _pairs(columns, groups[second])
+                    if (work := self._try(block, layouts)) is not None
+                ]
+                better = [(self._rank(work), layouts) for work, layouts in tried if work.flops < whole.flops]
+                if better:
+                    rank, layouts = min(better, key=lambda each: each[0])
+                    pairs.append((rank[1] / (whole.flops - rank[0]), first, second, layouts))
+        return _disjoint(sorted(pairs, key=lambda each: each[0]))
+
+    def of_tables(self, model: nn.Module, outside: Sequence[Call], run: Callable[[], Tensor]) -> Layouts:
+        """Large matrices outside the blocks: embeddings and the head. `run` is the model with its loss.
+
+        A table that is looked up gives sums, the head gives cut classes; either is taken if the model then gets by with
+        sums over ranks, without gathering what was cut.
+        """
+        total = sum(parameter.numel() for parameter in model.parameters())
+        found: Layouts = {}
+        for call in outside:
+            own = [each for each in call.module.parameters(recurse=False) if each.dim() == 2]
+            if not own or call.given is None or own[0].numel() < _LARGE * total:
+                continue
+            owner = self._owner(call)
+            for layouts in owner.columns if call.given.is_floating_point() else owner.rows:
+                work = self._try_model(model, found | layouts, run)
+                if work is not None and all(each.kind == "all_reduce" for each in work.collectives):
+                    found |= layouts
+                    break
+        return found
+
+    def _try_model(self, model: nn.Module, layouts: Layouts, run: Callable[[], Tensor]) -> Work | None:
+        count = Count(self._mode)
+        try:
+            with self._cut(model, _texts(layouts)), count:
+                loss = run()
+                count.when = "backward"
+                (loss.full_tensor() if isinstance(loss, DTensor) else loss).backward()  # type: ignore[no-untyped-call]
+        except Exception:
+            return None
+        return count.work
+
+    def _rank(self, work: Work) -> tuple[int, float]:
+        return work.flops, sum(map(self._price, work.collectives))
+
+    def _try(self, call: Call, layouts: Layouts) -> Work | None:
+        """What the call costs so, forward and backward; None where DTensor cannot do it."""
+        arguments, named, stream = self._distributed(call)
+        count = Count(self._mode)
+        try:
+            with self._cut(call.module, _texts(layouts)), count:
+                outputs = pytree.tree_leaves(call.module(*arguments, **named))
+                output = next(each for each in outputs if isinstance(each, Tensor) and each.is_floating_point())
+                if not isinstance(output, DTensor):
+                    return None
+                output = output.redistribute(placements=[Replicate()])
+                count.when = "backward"
+                output.backward(output.detach())  # type: ignore[no-untyped-call]
+                if isinstance(stream.grad, DTensor):
+                    stream.grad.redistribute(placements=[Replicate()])
+        except Exception:  # whatever it was, this is not a way to cut the model
+            return None
+        return count.work
+
+    def _distributed(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
+        """The call's arguments with its first activation as the stream is: whole on every rank."""
+        leaves, form = pytree.tree_flatten(_snapshot((call.arguments, call.named)))
+        place = next(n for n, each in enumerate(leaves) if isinstance(each, Tensor))
+        stream = DTensor.from_local(leaves[place].detach(), self._mesh, [Replicate()], run_check=False)
+        leaves[place] = stream.requires_grad_(stream.is_floating_point())
+        arguments, named = pytree.tree_unflatten(leaves, form)
+        return arguments, named, stream
+
+    def _owner(self, call: Call) -> Owner:
+        """Try every way to cut the module's matrix, alone: what comes out tells which way it is."""
+        owner = Owner(call.name)
+        parameters = dict(call.module.named_parameters(recurse=False))
+        matrix = next((name for name, each in parameters.items() if each.dim() == 2), None)
+        if matrix is None:
+            return owner
+        vectors = [name for name, each in parameters.items() if each.dim() == 1]
+        for dim, length in enumerate(parameters[matrix].shape):
+            others = parameters[matrix].numel() // length
+            for parts in sorted({1, *(n for n in range(2, _MOST_PARTS + 1) if length % (n * others) == 0)}):
+                for along in (vectors, []) if vectors else ([],):
+                    layouts = {matrix: Layout(dim, parts), **{name: Layout(0, parts) for name in along}}
+                    if self._classify(owner, call, parameters, layouts):
+                        break
+        return owner
+
+    def _classify(self, owner: Owner, call: Call, parameters: Mapping[str, Tensor], layouts: Layouts) -> bool:
+        degree = self._mesh.size()
+        if not all(layout.divides(tuple(parameters[name].shape), degree) for name, layout in layouts.items()):
+            return False
+        alone = replace(call, name="")
+        kind = self._outcome(alone, layouts)
+        full = {f"{owner.name}.{name}" if owner.name else name: layout for name, layout in layouts.items()}
+        if kind == "cut":
+            owner.columns.append(full)
+        elif kind == "sum" and all(layout.parts == 1 for layout in layouts.values()):
+            owner.rows.append(full)
+        return kind != ""
+
+    def _outcome(self, call: Call, layouts: Layouts) -> str:
+        """Whether a module so cut gives a cut output of a whole input, or partial sums, with no exchange of its own."""
+        arguments, named, _ = self._distributed(call)
+        seen: list[str] = []
+
+        def look(_: nn.Module, __: Any, output: Any) -> None:
+            if isinstance(output, DTensor):
+                placement = output.placements[0]
+                seen.append("sum" if placement.is_partial() else "" if placement.is_replicate() else "cut")
+
+        handle = call.module.register_forward_hook(look)
+        count = Count(self._mode)
+        try:
+            with self._cut(call.module, _texts(layouts)), count:
+                call.module(*arguments, **named)
+                exchanged = [each for each in count.collectives if each.kind != "all_reduce"]
+        except Exception:
+            return ""
+        finally:
+            handle.remove()
+        return seen[0] if seen and not exchanged else ""
+
+
+def _snapshot(values: Any) -> Any:
+    """Arguments as they are now: a block may write into them (a key-value cache)."""
+
+    def copied(leaf: Any) -> Any:
+        try:
+            return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+        except Exception:
+            return leaf
+
+    return pytree.tree_map(copied, values)
+
+
+def _texts(layouts: Layouts) -> dict[str, str]:
+    return {name: str(layout) for name, layout in layouts.items()}
+
+
+def _groups(calls: Sequence[Call]) -> list[list[Call]]:
+    """Modules with a matrix of their own, in the order of the model; those given the same activation together."""
+    groups: dict[int, list[Call]] = {}
+    for call in calls:
+        if call.given is not None and any(each.dim() == 2 for each in call.module.parameters(recurse=False)):
+            groups.setdefault(id(call.given), []).append(call)
+    return list(groups.values())
+
+
+def _pairs(columns: Sequence[Owner], rows: Sequence[Owner]) -> list[Layouts]:
+    """All owners of one group cut one way, all of the other the other way; parts are tried alike for a whole group."""
+    found = []
+    for n in range(max((len(owner.columns) for owner in columns), default=0)):
+        for m in range(max((len(owner.rows) for owner in rows), default=0)):
+            if all(len(owner.columns) > n for owner in columns) and all(len(owner.rows) > m for owner in rows):
+                chosen = [owner.columns[n] for owner in columns] + [owner.rows[m] for owner in rows]
+                found.append({name: layout for each in chosen for name, layout in each.items()})
+    return found
+
+
+def _disjoint(pairs: Sequence[tuple[float, int, int, Layouts]]) -> Layouts:
+    """The cheapest pairs first, no group in two of them."""
+    taken: set[int] = set()
+    found: Layouts = {}
+    for _, first, second, layouts in pairs:
+        if not {first, second} & taken:
+            taken |= {first, second}
+            found |= layouts
+    return found
+
+
+def pattern(block: str) -> str:
+    """`blocks.3` → `blocks.*`"""
+    return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", block)

@@ -1,0 +1,147 @@
+"""Completes a plan that splits along the tensor axis without saying how: measure lists, predict prices."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
+
+from onecurve.apply.blueprint import Blueprint, draw
+from onecurve.apply.tensor import TensorAxis
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.layout import Layout
+from onecurve.describe.plan import Plan
+from onecurve.device.piece import TENSOR
+from onecurve.job.batch import Micro
+from onecurve.job.job import Job
+from onecurve.measure.blocks import find_blocks, passed_over
+from onecurve.measure.layouts import LayoutSearch, observe, pattern
+from onecurve.predict.collective import Link, seconds
+from onecurve.train.objective import objective_of
+from onecurve.verbs.assembly import Data
+
+_SAMPLES = 2
+
+
+def complete(plan: Plan, job: Job, data: Data) -> Plan:
+    """The plan with its layouts. Before the process joins others: it pretends to be in a world of its own."""
+    return complete_all([plan], job, data)[0]
+
+
+def complete_all(plans: Sequence[Plan], job: Job, data: Data) -> list[Plan]:
+    """The same for several plans of one job."""
+    found: dict[int, dict[str, str]] = {}
+    for plan in plans:
+        degree = plan.mesh.tensor
+        if degree > 1 and not plan.layouts and degree not in found:
+            layouts = derive(job, data, degree)
+            _refuse_if_less_split(plan, layouts, job, data)
+            found[degree] = {name: str(layout) for name, layout in layouts.items()}
+    return [plan if plan.layouts else replace(plan, layouts=found.get(plan.mesh.tensor, {})) for plan in plans]
+
+
+def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], job: Job, data: Data) -> None:
+    """Heads, or whatever else must stay together, set a limit to the degree: beyond it only a part is split."""
+    degree = plan.mesh.tensor
+    most = layouts if degree == 2 else derive(job, data, 2)
+    if not most:
+        raise OnecurveError(f"plan {plan}: nothing in this model can be split along 'tensor'; use another axis")
+    if lost := [name for name in most if name not in layouts]:
+        tried = [each for each in range(2, degree) if degree % each == 0]
+        fitting = [each for each in tried if not set(most) - set(derive(job, data, each))]
+        raise OnecurveError(
+            f"plan {plan}: tensor = {degree} cannot split {', '.join(lost)} (heads cannot be divided); "
+            f"try {', '.join(map(str, fitting)) or 'another axis'}"
+        )
+
+
+def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
+    """Patterns of parameter names → layouts, for so many tensor ranks."""
+    blueprint = draw(job.model, job.seed)
+    if blueprint.tape is None:
+        raise OnecurveError(f"model: {blueprint.warning}; the tensor axis needs a constructor that can be recorded")
+    blueprint.tape.mode.allow_non_fake_inputs = True
+    model = blueprint.module
+    micro = _fake(blueprint, data.micro(0, min(_SAMPLES, job.global_batch)))
+    with pretended_world(degree) as mesh:
+        calls = observe(model, lambda: micro.forward(model))
+        search = LayoutSearch(
+            mesh,
+            blueprint.tape.mode,
+            lambda module, layouts: TensorAxis(mesh, layouts, sequence=False).held(module),
+            lambda collective: seconds(collective, degree, Link()),
+        )
+        blocks = find_blocks(model, {call.name for call in calls}) or [""]
+        found: dict[str, Layout] = {}
+        for names in _alike(model, blocks):
+            call = next(call for call in calls if call.name == names[0])
+            inside = [each for each in calls if _is_below(call.name, each.name)]
+            inside = [replace(each, name=_below(call.name, each.name)) for each in inside]
+            layouts = search.of_block(replace(call, name=""), inside)
+            written = [pattern(names[0])] if len(blocks) == len(names) else names
+            found |= {_join(name, each): layout for name in written for each, layout in layouts.items()}
+        if blocks != [""]:
+            outside = [call for call in calls if not any(_is_below(name, call.name) for name in blocks)]
+            returned = {call.module: call.output for call in calls if call.name in blocks}
+
+            def run() -> Tensor:
+                with passed_over(returned):
+                    return objective_of(job.loss)(micro.forward(model), micro).sum
+
+            found |= search.of_tables(model, outside, run)
+        return found
+
+
+@contextmanager
+def pretended_world(size: int) -> Iterator[DeviceMesh]:
+    """This process as the first tensor rank of `size`: collectives are seen, not performed."""
+    if dist.is_initialized():
+        raise AssertionError("layouts are derived before a rank joins its world")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    logger = logging.getLogger("torch.distributed.tensor._collective_utils")
+    level = logger.level
+    logger.setLevel(logging.ERROR)  # it warns of an exchange that some trial would need
+    try:
+        yield DeviceMesh("cpu", torch.arange(size), mesh_dim_names=(TENSOR,))
+    finally:
+        logger.setLevel(level)
+        dist.destroy_process_group()
+
+
+def _fake(blueprint: Blueprint, micro: Micro) -> Micro:
+    assert blueprint.tape is not None
+    mode = blueprint.tape.mode
+
+    def fake(leaf: Any) -> Any:
+        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+
+    return Micro(pytree.tree_map(fake, micro.inputs), pytree.tree_map(fake, micro.target), micro.samples)
+
+
+def _alike(model: nn.Module, blocks: Sequence[str]) -> list[list[str]]:
+    """Blocks of one class and one size, which lie alike."""
+    kinds: dict[object, list[str]] = {}
+    for name in blocks:
+        block = model.get_submodule(name)
+        sizes = tuple((each, tuple(parameter.shape)) for each, parameter in block.named_parameters())
+        kinds.setdefault((type(block), sizes), []).append(name)
+    return list(kinds.values())
+
+
+def _join(block: str, name: str) -> str:
+    return f"{block}.{name}" if block else name
+
+
+def _is_below(block: str, name: str) -> bool:
+    return not block or name == block or name.startswith(block + ".")
+
+
+def _below(block: str, name: str) -> str:
+    return name if not block else name[len(block) + 1 :]
