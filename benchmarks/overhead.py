@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bare import SIZES
 
@@ -68,8 +69,62 @@ def start_ratio() -> float:
             taken["onecurve"].append(seconds_to_first_step(ours, folder))
             taken["bare"].append(seconds_to_first_step(bare, folder))
     medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
-    print(f"start      onecurve {medians['onecurve']:.1f} s, bare torchrun {medians['bare']:.1f} s", flush=True)
+    show("start", f"onecurve {medians['onecurve']:.1f} s, bare torchrun {medians['bare']:.1f} s")
     return medians["onecurve"] / medians["bare"]
+
+
+def against_bare(pairs: int) -> dict[str, Any]:
+    """The step on DDP and FSDP2."""
+    ratios: dict[str, float] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    for engine in ("ddp", "zero3"):
+        names = [f"{who}-{engine}-fp32" for who in ("onecurve", "bare")]
+        seconds = measure("overhead_rank.py", pairs, names)
+        ratios[engine], intervals[engine] = ratio(*(seconds[name] for name in names))
+        typical = statistics.median(seconds[names[1]]) * 1e3
+        show(engine, f"onecurve / bare {spread(ratios[engine], intervals[engine])}, bare {typical:.0f} ms a step")
+    return {"step_ratio": ratios, "step_ratio_interval": intervals}
+
+
+def against_styles(pairs: int) -> tuple[float, tuple[float, float], dict[str, float]]:
+    """The step cut along the tensor axis: to torch's parallel styles, and to plain local tensors."""
+    names = [f"{who}-tensor-fp32" for who in ("onecurve", "styles", "local", "compiled")]
+    seconds = measure("overhead_rank.py", pairs, names)
+    ours, styles, eager, compiled = (seconds[name] for name in names)
+    found, interval = ratio(ours, styles)
+    local = {"eager": ratio(ours, eager)[0], "compiled": ratio(ours, compiled)[0]}
+    show("tensor2", f"onecurve / parallelize_module {spread(found, interval)}")
+    show("", f"onecurve / local tensors {local['eager']:.3f}, compiled {local['compiled']:.3f}")
+    return found, interval, local
+
+
+def bf16_speedups(pairs: int) -> dict[str, float]:
+    names = [f"{who}-ddp-{precision}" for who in ("onecurve", "bare") for precision in ("fp32", "bf16")]
+    seconds = measure("overhead_rank.py", pairs, names)
+    found = {who: ratio(seconds[f"{who}-ddp-fp32"], seconds[f"{who}-ddp-bf16"])[0] for who in ("onecurve", "bare")}
+    show("bf16", f"faster than fp32 by {found['onecurve']:.3f} (onecurve), {found['bare']:.3f} (bare)")
+    return found
+
+
+def peers_over_bare(pairs: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    if importlib.util.find_spec("accelerate"):
+        seconds = measure("overhead_rank.py", pairs, ["accelerate-ddp-fp32", "bare-ddp-fp32"])
+        found["accelerate"] = ratio(seconds["accelerate-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
+    if importlib.util.find_spec("lightning"):
+        seconds = measure("overhead_lightning.py", pairs)
+        found["lightning"] = ratio(seconds["lightning-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
+    for name, value in found.items():
+        show(name, f"/ bare {value:.3f}")
+    return found
+
+
+def spread(value: float, interval: tuple[float, float]) -> str:
+    return f"{value:.3f} ({interval[0]:.3f} … {interval[1]:.3f})"
+
+
+def show(what: str, text: str) -> None:
+    print(f"{what:11}{text}", flush=True)
 
 
 def main() -> None:
@@ -78,42 +133,15 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="also Accelerate and Lightning, where installed")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     asked = parser.parse_args()
-    result: dict[str, object] = {}
-
-    steps: dict[str, float] = {}
-    intervals: dict[str, tuple[float, float]] = {}
-    for engine in ("ddp", "zero3"):
-        names = [f"{who}-{engine}-fp32" for who in ("onecurve", "bare")]
-        seconds = measure("overhead_rank.py", asked.pairs, names)
-        steps[engine], intervals[engine] = ratio(*(seconds[name] for name in names))
-        low, high = intervals[engine]
-        typical = statistics.median(seconds[names[1]]) * 1e3
-        print(
-            f"{engine:9}  onecurve / bare {steps[engine]:.3f} ({low:.3f} … {high:.3f}), bare {typical:.0f} ms a step",
-            flush=True,
-        )
-    result |= {"step_ratio": steps, "step_ratio_interval": intervals, "start_ratio": start_ratio()}
-
-    names = [f"{who}-ddp-{precision}" for who in ("onecurve", "bare") for precision in ("fp32", "bf16")]
-    seconds = measure("overhead_rank.py", asked.pairs, names)
-    speedups = {who: ratio(seconds[f"{who}-ddp-fp32"], seconds[f"{who}-ddp-bf16"])[0] for who in ("onecurve", "bare")}
-    print(
-        f"bf16       faster than fp32 by {speedups['onecurve']:.3f} (onecurve), {speedups['bare']:.3f} (bare)",
-        flush=True,
-    )
-    result["bf16_speedup"] = speedups
-
-    peers: dict[str, float] = {}
-    if asked.peers and importlib.util.find_spec("accelerate"):
-        names = ["accelerate-ddp-fp32", "bare-ddp-fp32"]
-        seconds = measure("overhead_rank.py", asked.pairs, names)
-        peers["accelerate"] = ratio(*(seconds[name] for name in names))[0]
-    if asked.peers and importlib.util.find_spec("lightning"):
-        seconds = measure("overhead_lightning.py", asked.pairs)
-        peers["lightning"] = ratio(seconds["lightning-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
-    for name, value in peers.items():
-        print(f"{name:9}  / bare {value:.3f}")
-    result["peers"] = peers
+    result = against_bare(asked.pairs)
+    found, interval, local = against_styles(asked.pairs)
+    result["step_ratio"]["tensor2"], result["step_ratio_interval"]["tensor2"] = found, interval
+    result |= {
+        "tensor_over_local": local,
+        "start_ratio": start_ratio(),
+        "bf16_speedup": bf16_speedups(asked.pairs),
+        "peers": peers_over_bare(asked.pairs) if asked.peers else {},
+    }
     if asked.json:
         print(json.dumps(result))
 

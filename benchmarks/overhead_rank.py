@@ -1,7 +1,7 @@
 """One rank of benchmarks/overhead.py: several loops in one process, each in turn for one step, again and again.
 
 `torchrun --nproc-per-node 2 benchmarks/overhead_rank.py OUT PAIRS LOOP…` with loops such as `bare-ddp-fp32`,
-`onecurve-zero3-bf16`, `accelerate-ddp-fp32`. Writes the seconds of every step of every loop to OUT.
+`onecurve-zero3-bf16`, `accelerate-ddp-fp32`, `styles-tensor-fp32`. Writes the seconds of all steps to OUT.
 """
 
 import json
@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import bare_tensor
 import torch
 import torch.distributed as dist
 from bare import LR, SIZES, Step, bare_step, build
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import default_collate
 
 import onecurve as oc
@@ -23,9 +25,14 @@ from onecurve.device.device import local_device
 from onecurve.device.world import World
 from onecurve.job.batch import Micro
 from onecurve.verbs.assembly import assemble, open_data
+from onecurve.verbs.layouts import complete
 
 _WARM_UP = 5
-_PLANS = {"ddp": "replicate{ranks} mb{share}", "zero3": "shard{ranks} mb{share}"}
+_PLANS = {
+    "ddp": "replicate{ranks} mb{share}",
+    "zero3": "shard{ranks} mb{share}",
+    "tensor": "tensor{ranks} mb{batch}",
+}
 
 
 def mean(output: Tensor, target: Tensor) -> Tensor:
@@ -33,9 +40,9 @@ def mean(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=-100)
 
 
-def job(steps: int) -> oc.Job:
+def job(engine: str, steps: int) -> oc.Job:
     return oc.Job(
-        model=build,
+        model=bare_tensor.build if engine == "tensor" else build,
         loss=mean,
         data=lambda: Pieces(steps),
         optimizer=oc.AdamW(lr=LR, weight_decay=0.1, groups={"*norm*|*.bias": {"weight_decay": 0.0}}),
@@ -60,11 +67,16 @@ class Pieces:
         return self.text[index, :-1], self.text[index, 1:]
 
 
-def onecurve_step(engine: str, precision: str, steps: int, world: World) -> Step:
-    text = _PLANS[engine].format(ranks=world.size, share=SIZES["batch"] // world.size)
-    plan = Plan.parse(f"{text} {precision}")
+def plan_of(engine: str, precision: str, steps: int, world: World) -> Plan:
+    """Before the ranks join: layouts are found in a world of the rank's own."""
+    text = _PLANS[engine].format(ranks=world.size, share=SIZES["batch"] // world.size, batch=SIZES["batch"])
+    this = job(engine, steps)
+    return complete(Plan.parse(f"{text} {precision}"), this, open_data(this))
+
+
+def onecurve_step(engine: str, plan: Plan, steps: int, world: World) -> Step:
     device = local_device(world.local_rank)
-    this = job(steps)
+    this = job(engine, steps)
     trainer = assemble(this, plan, make_mesh(plan.mesh, world.rank, device.kind), device, open_data(this)).trainer
 
     def step(number: int, text: Tensor, target: Tensor) -> float:
@@ -91,13 +103,16 @@ def accelerate_step(precision: str) -> Step:
     return step
 
 
-def make(loop: str, steps: int, world: World) -> Step:
+def make(loop: str, plans: dict[str, Plan], steps: int, world: World) -> Step:
     who, engine, precision = loop.split("-")
-    if who == "bare":
-        return bare_step(engine, precision, steps)
+    if who == "onecurve":
+        return onecurve_step(engine, plans[loop], steps, world)
     if who == "accelerate":
         return accelerate_step(precision)
-    return onecurve_step(engine, precision, steps, world)
+    if engine == "tensor":
+        mesh = DeviceMesh("cpu", torch.arange(world.size))
+        return bare_tensor.styles_step(mesh) if who == "styles" else bare_tensor.local_step(mesh, who == "compiled")
+    return bare_step(engine, precision, steps)
 
 
 def main(out: str, pairs: int, loops: list[str]) -> None:
@@ -105,13 +120,17 @@ def main(out: str, pairs: int, loops: list[str]) -> None:
     assert world is not None
     torch.set_num_threads(1)
     settle_on_cores(world.local_rank, world.local_size, threads=1)
-    world.join(local_device(world.local_rank))
     steps = pairs + _WARM_UP
-    stepping = {loop: make(loop, steps, world) for loop in loops}
-    data, share = Pieces(steps), SIZES["batch"] // world.size
+    planned = [loop for loop in loops if loop.startswith("onecurve")]
+    plans = {loop: plan_of(*loop.split("-")[1:], steps, world) for loop in planned}
+    world.join(local_device(world.local_rank))
+    stepping = {loop: make(loop, plans, steps, world) for loop in loops}
+    data = Pieces(steps)
+    split = not any("-tensor-" in loop for loop in loops)  # ranks of the tensor axis take the same samples
+    share = SIZES["batch"] // world.size if split else SIZES["batch"]
     seconds: dict[str, list[float]] = {loop: [] for loop in loops}
     for number in range(steps):
-        begin = number * SIZES["batch"] % len(data) + world.rank * share
+        begin = number * SIZES["batch"] % len(data) + (world.rank * share if split else 0)
         text, target = default_collate([data[begin + i] for i in range(share)])
         for loop in loops if number % 2 == 0 else reversed(loops):
             dist.barrier()

@@ -28,7 +28,7 @@ def train(plan: str, ranks: int, out: Path) -> dict[str, torch.Tensor]:
 
 def test_a_gan_trains_the_same_under_every_plan(tmp_path) -> None:
     one = train("mb8 fp64", 1, tmp_path / "one")
-    plans = [("mb4×2 fp64", 1), ("replicate2 mb(5,3) fp64", 2), ("shard2 mb2×2 fp64", 2), ("shard2 mb4 zero2 fp64", 2)]
+    plans = [("replicate2 mb(5,3) fp64", 2), ("shard2 mb2×2 fp64", 2), ("shard2 mb4 zero2 fp64", 2)]
     for plan, ranks in plans:
         split = train(plan, ranks, tmp_path / "split")
         assert split.keys() == one.keys()
@@ -37,7 +37,7 @@ def test_a_gan_trains_the_same_under_every_plan(tmp_path) -> None:
 
 
 def test_a_job_without_a_step_is_said_to_be_not_checkable(tmp_path) -> None:
-    command = [sys.executable, "-m", "onecurve", "check", str(GAN)]
+    command = [sys.executable, "-m", "onecurve", "check", str(GAN), "--ranks", "1"]
     done = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "not checkable: it has several optimizers" in done.stderr
