@@ -145,6 +145,18 @@ def test_under_torchrun_it_is_one_of_the_ranks(tmp_path) -> None:
     assert len(steps(tmp_path / "a", 1)) == 8
 
 
+def test_layouts_found_on_the_way_leave_no_trace(tmp_path) -> None:
+    """The same batch, seed and weights: the first loss of a model cut along tensor is that of the whole one."""
+    losses = []
+    for plan in ("mb8", "tensor2 mb8 sequence"):
+        arguments = ["width=16", "context=32", "batch=8", "steps=3", "--plan", plan, "--out", plan[:2]]
+        done = onecurve("run", str(JOBS.parents[1] / "examples" / "gpt.py"), *arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        losses.append([record["loss"] for record in steps(tmp_path / plan[:2], 0)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert "[layouts]" in (tmp_path / "te" / "plan.toml").read_text()
+
+
 def test_who_keeps_the_loop_gets_the_same_numbers(tmp_path) -> None:
     alone = onecurve("run", SMALL, "--json", cwd=tmp_path)
     # zero2 keeps gathered parameters after an evaluation: the next step must not trip over them.

@@ -18,7 +18,6 @@ from onecurve.apply.tensor import TensorAxis
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 from onecurve.describe.plan import Plan
-from onecurve.device.piece import TENSOR
 from onecurve.job.batch import Micro
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks, passed_over
@@ -109,7 +108,8 @@ def pretended_world(size: int) -> Iterator[DeviceMesh]:
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns of an exchange that some trial would need
     try:
-        yield DeviceMesh("cpu", torch.arange(size), mesh_dim_names=(TENSOR,))
+        # Under a name of its own: DTensor remembers what it finds out about a mesh, and would take the real one for it.
+        yield DeviceMesh("cpu", torch.arange(size), mesh_dim_names=("pretended",))
     finally:
         logger.setLevel(level)
         dist.destroy_process_group()
