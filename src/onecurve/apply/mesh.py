@@ -48,24 +48,19 @@ class LiveMesh:
 def make_mesh(mesh: Mesh, rank: int, device: str) -> LiveMesh:
     """Every rank of the world must call this, members or not: groups are made together."""
     group = subgroup(range(mesh.size))
-    ranks = torch.arange(mesh.size).view(mesh.replicate, mesh.shard, mesh.tensor)
+    if mesh.shard == mesh.tensor == 1:  # DDP needs no mesh
+        return LiveMesh(mesh, rank, group, group, None, None)
+    # fully_shard looks after replicas of split parameters too, which DDP refuses; it needs its axis then, even of one.
+    data = tuple(axis for axis in _DATA if mesh.degrees[axis] > 1 or (axis == "shard" and mesh.replicate > 1))
+    axes = (*data, TENSOR) if mesh.tensor > 1 else data  # an axis of one would only add groups
+    ranks = torch.arange(mesh.size).view([mesh.degrees[axis] for axis in axes])
+    whole = DeviceMesh(device, ranks, mesh_dim_names=axes)
     if mesh.tensor == 1:
-        if mesh.shard == 1:  # DDP needs no mesh
-            return LiveMesh(mesh, rank, group, group, None, None)
-        data = DeviceMesh(device, ranks[:, :, 0], mesh_dim_names=_DATA)
-        return LiveMesh(mesh, rank, group, group, _shard_mesh(data, mesh), None)
-    whole = DeviceMesh(device, ranks, mesh_dim_names=(*_DATA, TENSOR))
-    if rank >= mesh.size:
-        return LiveMesh(mesh, rank, group, None, None, None)
-    data_group = whole[_DATA]._flatten("data").get_group() if mesh.data > 1 else None
-    # fully_shard looks after replicas of split parameters too, which DDP refuses.
-    return LiveMesh(mesh, rank, group, data_group, _shard_mesh(whole, mesh), whole[TENSOR])
+        return LiveMesh(mesh, rank, group, group, whole, None)
+    if rank >= mesh.size or not data:
+        return LiveMesh(mesh, rank, group, None, None, whole if rank < mesh.size else None)
+    data_group = (whole[data]._flatten("data") if len(data) > 1 else whole[data[0]]).get_group()
+    return LiveMesh(mesh, rank, group, data_group, whole[data], whole[TENSOR])
 
 
 _DATA = ("replicate", "shard")
-
-
-def _shard_mesh(whole: DeviceMesh, mesh: Mesh) -> DeviceMesh | None:
-    if mesh.data == 1:
-        return None
-    return whole[_DATA] if mesh.replicate > 1 else whole["shard"]

@@ -102,7 +102,7 @@ def _log_softmax_backward(operation: OpOverload, arguments: Arguments, named: di
 def _likelihood(operation: OpOverload, arguments: Arguments, named: dict[str, Any]) -> Any:
     """nll_loss_forward: (log-probabilities [N, C], target [N], weight, reduction, ignored) → (loss, counted)"""
     output, target, weight, reduction, ignored = arguments
-    if output.dim() != 2 or _along(output) != Shard(1) or weight is not None:
+    if not _has_cut_classes(output) or weight is not None:
         return _default(operation, arguments, named)
     here, at, counted = _targets(output, target, ignored)
     found = _local(output).gather(1, at[:, None]).squeeze(1) * here
@@ -115,13 +115,17 @@ def _likelihood(operation: OpOverload, arguments: Arguments, named: dict[str, An
 
 def _likelihood_backward(operation: OpOverload, arguments: Arguments, named: dict[str, Any]) -> Any:
     gradient, output, target, weight, reduction, ignored, count = arguments
-    if output.dim() != 2 or _along(output) != Shard(1) or weight is not None:
+    if not _has_cut_classes(output) or weight is not None:
         return _default(operation, arguments, named)
     here, at, counted = _targets(output, target, ignored)
     each = _whole(gradient) / (_whole(count) if reduction == _MEAN else 1)
     found = torch.zeros_like(_local(output))
     found.scatter_(1, at[:, None], (-each * here * counted).to(found.dtype).expand(len(at))[:, None])
     return _like(output, found, Shard(1), output.shape)
+
+
+def _has_cut_classes(output: DTensor) -> bool:
+    return output.dim() == 2 and _along(output) == Shard(1) and output.shape[1] % output.device_mesh.size() == 0
 
 
 def _targets(output: DTensor, target: Tensor, ignored: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,8 +1,8 @@
-"""What one rank holds and runs where the samples are split: the axes `replicate` and `shard`.
+"""What one rank holds and runs of a model that is in one piece from input to loss: all axes but `pipeline`.
 
 `replicate` alone is DDP; with `shard` it is FSDP2's fully_shard, over (replicate, shard) where both are used. The
 engines differ in how they reduce: DDP averages over the ranks, so its backward is scaled up by their number;
-fully_shard is told to sum.
+fully_shard is told to sum. What is cut along `tensor` is so before fully_shard sees it.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from onecurve.job.job import BatchNorm
 
 
 class DataPart(Held):
-    """A rank of `replicate` and `shard`, or a rank alone."""
+    """A rank of `replicate`, `shard` and `tensor`, or a rank alone."""
 
     def __init__(
         self,

@@ -64,7 +64,6 @@ class Owner:
 def observe(module: nn.Module, forward: Callable[[], object]) -> list[Call]:
     """The calls of all modules in a forward, in order."""
     calls: list[Call] = []
-
     begun: list[Call] = []
 
     def begin(name: str) -> Callable[..., None]:
@@ -195,8 +194,7 @@ class LayoutSearch:
         degree = self._mesh.size()
         if not all(layout.divides(tuple(parameters[name].shape), degree) for name, layout in layouts.items()):
             return False
-        alone = replace(call, name="")
-        kind = self._outcome(alone, layouts)
+        kind = self._outcome(call, layouts)
         full = {f"{owner.name}.{name}" if owner.name else name: layout for name, layout in layouts.items()}
         if kind == "cut":
             owner.columns.append(full)
