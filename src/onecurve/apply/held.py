@@ -36,7 +36,7 @@ class Held:
         self._mesh = mesh
         self._kept = set(self.module.state_dict())
         if batch_norm == "sync":
-            norm.synchronize(self.module, mesh.data_group)
+            norm.synchronize(self.module, mesh.data_group, cut=mesh.tensor_mesh is not None)
         # fully_shard takes contiguous parameters only; images may be laid out otherwise all the same.
         layout = self._layout if mesh.shard_mesh is None else torch.contiguous_format
         self._weights = Weights(blueprint.tape, device.torch_device, self._dtype, layout)

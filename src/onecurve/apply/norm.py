@@ -13,15 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.device.exchange import Group, add_over
 
 
-def synchronize(module: nn.Module, group: Group) -> None:
+def synchronize(module: nn.Module, group: Group, cut: bool = False) -> None:
     """Make every batch norm of the module take its statistics over the group, in place."""
     if group is None:
         return
-    for each in module.modules():
+    for name, each in module.named_modules():
         if isinstance(each, _BatchNorm):
+            if cut:
+                raise OnecurveError(
+                    f"model: batch norm {name!r} cannot take its statistics over data ranks in a model cut along "
+                    "'tensor'; use 'tensor' alone, or another axis"
+                )
             each.__class__ = _synchronized_class(type(each))
             each.group = group  # type: ignore[assignment]
 
