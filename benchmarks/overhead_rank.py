@@ -24,8 +24,9 @@ from onecurve.device.cores import settle_on_cores
 from onecurve.device.device import local_device
 from onecurve.device.world import World
 from onecurve.job.batch import Micro
-from onecurve.verbs.assembly import assemble, open_data
-from onecurve.verbs.layouts import complete
+from onecurve.verbs.assembly import assemble
+from onecurve.verbs.completion import complete
+from onecurve.verbs.data import open_data
 
 _WARM_UP = 5
 _PLANS = {

@@ -8,6 +8,7 @@ from torch.distributed.tensor import DTensor, Replicate
 import onecurve as oc
 from onecurve.apply import norm, tensor
 from onecurve.apply.part import DataPart
+from onecurve.apply.pipeline import PipelinePart
 from onecurve.data import loader
 from onecurve.train import trainer, update
 
@@ -64,6 +65,20 @@ def sum_left_out() -> None:
         return DTensor.from_local(output.to_local(), output.device_mesh, [Replicate()])
 
     tensor.TensorAxis._leave_output = leave
+
+
+def tied_weight_apart() -> None:
+    PipelinePart._shared_reductions = lambda _: iter(())
+
+
+def rounds_in_another_order() -> None:
+    right = PipelinePart._train
+
+    def train(self, stage, number, *received):
+        last = stage == self._plan.stage_count - 1
+        return right(self, stage, len(self._rounds) - 1 - number if last else number, *received)
+
+    PipelinePart._train = train
 
 
 def none() -> None:

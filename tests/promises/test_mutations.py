@@ -13,6 +13,8 @@ JOBS = Path(__file__).parents[1] / "jobs"
     ("fault", "plan", "tensor"),
     [
         ("sum_left_out model=gpt", "tensor2 mb16", "loss"),
+        ("tied_weight_apart model=gpt", "pipeline2 mb4×4", "gradient"),
+        ("rounds_in_another_order model=gpt", "pipeline2 mb4×4", "loss"),
         ("wrong_divisor", "replicate2 mb8", "gradient"),
         ("clipping_per_rank", "shard2 mb8", "gradient"),
         ("local_batch_norm", "replicate2 mb8", "loss"),

@@ -61,15 +61,79 @@ def test_a_loss_of_log_probabilities_holds_over_a_cut_vocabulary() -> None:
     check(JOBS / "smoothed.py", [], plans=["tensor2 mb8"], steps=2)
 
 
-HUGGING_FACE = ["llama", "gpt2", "bert", "vit"]
+PIPELINE = [
+    "pipeline2 mb4×4 recompute=full",
+    "pipeline2·shard2 mb2×4 schedule=interleaved",
+    "pipeline2·tensor2 mb4×4 schedule=zero-bubble sequence",
+    "pipeline2·replicate2 mb(3,1)×4 schedule=gpipe",
+]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "plans"),
+    [
+        (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=4"], PIPELINE),
+        (JOBS / "towers.py", [], ["pipeline2·shard2 mb2×4 zero2 schedule=zero-bubble", "pipeline3 mb2×8"]),
+        (JOBS / "vision.py", [], ["pipeline2 mb4×4 schedule=zero-bubble", "pipeline2·shard2 mb2×4 reduce=round"]),
+        (JOBS / "tricky.py", [], ["pipeline2 mb4×4"]),
+    ],
+    ids=["gpt", "towers", "vision", "tricky"],
+)
+def test_models_in_stages_hold(script: Path, arguments: list[str], plans: list[str]) -> None:
+    check(script, arguments, plans=plans, steps=2)
+
+
+SPLIT = [
+    "tensor2 mb16",
+    "tensor4 mb16",
+    "pipeline2 mb8×2",
+    "pipeline2 mb4×4 schedule=gpipe",
+    "pipeline2 mb4×4 schedule=interleaved",
+    "pipeline2 mb4×4 schedule=zero-bubble",
+    "pipeline4 mb4×4",
+    "pipeline4 mb2×8 schedule=gpipe",
+    "pipeline4 mb4×4 schedule=interleaved",
+    "pipeline4 mb4×4 schedule=zero-bubble",
+    "pipeline2·tensor2 mb4×4",
+    "pipeline2·tensor2 mb4×4 sequence recompute=selective",
+    "shard2·tensor2 mb4×2",
+    "pipeline2·shard2 mb2×4",
+    "pipeline2·shard2 mb(3,1)×4 reduce=round",
+    "pipeline2·shard2·tensor2 mb2×4",
+    "pipeline2·shard2·tensor2 mb4×2 zero2 schedule=zero-bubble sequence",
+    "pipeline2·replicate2·tensor2 mb(3,1)×4",
+    "pipeline2·replicate2·shard2 mb1×4 schedule=interleaved",
+]
+SPLIT_JOBS = {
+    "gpt": (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=8"]),
+    "llama": (EXAMPLES / "llama.py", [*SMALL["llama.py"], "depth=8"]),
+    "vision": (JOBS / "vision.py", ["depth=8"]),
+    "towers": (JOBS / "towers.py", ["depth=4"]),
+    **{
+        f"hf-{name}": (JOBS / "hugging_face.py", [f"name={name}", "depth=8"])
+        for name in ("llama", "gpt2", "bert", "vit")
+    },
+}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", HUGGING_FACE)
-def test_hugging_face_models_hold_unchanged(name: str) -> None:
+@pytest.mark.parametrize("name", SPLIT_JOBS)
+def test_models_in_parts_hold_in_worlds_of_2_4_and_8(name: str) -> None:
+    if name.startswith("hf-"):
+        pytest.importorskip("transformers")
+    script, arguments = SPLIT_JOBS[name]
+    # Grouped heads are the limit of the degree.
+    plans = [plan for plan in SPLIT if plan != "tensor4 mb16" or name not in ("llama", "hf-llama")]
+    check(script, arguments, plans=plans, steps=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_mixture_of_experts_holds_sharded_and_in_stages() -> None:
     pytest.importorskip("transformers")
-    check(JOBS / "hugging_face.py", [f"name={name}"], plans=TENSOR, steps=2)
+    plans = ["shard2 mb8", "shard4 mb2×2 zero2", *(plan for plan in SPLIT if "tensor" not in plan)]
+    check(JOBS / "hugging_face.py", ["name=mixtral", "depth=8"], plans=plans, steps=2)
 
 
 @pytest.mark.slow

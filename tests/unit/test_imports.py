@@ -12,11 +12,12 @@ ROOT = Path(onecurve.__file__).parent
 
 EVERY_ROOM = {
     "describe", "job", "device", "measure", "predict", "apply", "data", "train", "checkpoint", "prove", "launch",
-    "report", "verbs",
+    "report", "search", "verbs",
 }  # fmt: skip
 MAY_IMPORT = {
     "describe": set(),
     "predict": {"describe"},
+    "search": {"describe", "predict"},
     "job": {"describe"},
     "device": {"describe"},
     "measure": {"describe", "job", "device"},
@@ -33,6 +34,7 @@ MAY_IMPORT = {
 LIBRARIES = {
     "describe": {"msgspec", "tomli_w"},
     "predict": set(),
+    "search": set(),
     "job": {"torch"},
     "device": {"torch", "numpy"},
     "measure": {"torch"},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from onecurve.apply.guess import Guess
 from onecurve.apply.tape import Tape, build_whole, record
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import Micro
@@ -23,7 +24,7 @@ class Blueprint:
         if self.tape is None:
             raise OnecurveError("a model that was built whole has no fake forward")
         inputs = pytree.tree_map(self._fake, micro.inputs)
-        with self.tape.mode:
+        with self.tape.mode, Guess():
             return Micro(inputs, None, micro.samples).forward(self.module)
 
     def _fake(self, leaf: object) -> object:

@@ -13,6 +13,7 @@ from onecurve.apply.recompute import recompute
 from onecurve.apply.weights import Weights
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
+from onecurve.device.exchange import Group
 from onecurve.device.piece import Piece, piece_of
 from onecurve.job.batch import Micro
 from onecurve.job.job import BatchNorm
@@ -55,6 +56,11 @@ class Held:
 
     def _piece(self, name: str, tensor: Tensor) -> Piece:
         return piece_of(name, tensor, self._mesh.first(tensor), self.group)
+
+    @property
+    def peers(self) -> Group:
+        """The ranks that hold parts of the same parameters."""
+        return self._mesh.peers
 
     @property
     def reports(self) -> bool:

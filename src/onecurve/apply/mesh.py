@@ -8,8 +8,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from onecurve.describe.mesh import Mesh
-from onecurve.device.exchange import Group, subgroup
+from onecurve.device.exchange import Group, own_group, subgroup
 from onecurve.device.piece import TENSOR
+
+_DATA = ("replicate", "shard")
+_PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True)
@@ -20,11 +23,15 @@ class LiveMesh:
     rank: int
     group: Group
     """All ranks."""
-    data_group: Group
+    data_group: Group = None
     """Those that hold the same parts of the model and take different samples."""
-    shard_mesh: DeviceMesh | None
+    pipeline_group: Group = None
+    """Those that hold the stages through which the same samples go."""
+    peers: Group = None
+    """Those that hold parts of the same parameters: all, but for other stages."""
+    shard_mesh: DeviceMesh | None = None
     """The axes that fully_shard needs: (replicate, shard), or shard alone."""
-    tensor_mesh: DeviceMesh | None
+    tensor_mesh: DeviceMesh | None = None
 
     @property
     def member(self) -> bool:
@@ -34,33 +41,47 @@ class LiveMesh:
     def data_rank(self) -> int:
         return self.mesh.data_rank(self.rank)
 
+    @property
+    def pipeline_rank(self) -> int:
+        return self.mesh.coordinates(self.rank)[_PIPELINE]
+
     def first(self, tensor: Tensor) -> bool:
-        """Whether this rank is the first that holds the same of a tensor, along the axes its mesh leaves out."""
+        """Whether this rank is the first of its peers that holds the same of a tensor, along the axes that the tensor's
+        own mesh leaves out."""
         known = tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
-        return not any(place for axis, place in self.mesh.coordinates(self.rank).items() if axis not in known)
+        places = self.mesh.coordinates(self.rank)
+        return not any(place for axis, place in places.items() if axis not in (*known, _PIPELINE))
 
     @property
     def reports(self) -> bool:
-        """Whether this rank speaks for its samples: of those that hold parts of one copy, one does."""
-        return self.mesh.coordinates(self.rank)[TENSOR] == 0
+        """Whether this rank speaks for its samples: of those that hold parts of one copy, one does; in a pipeline one
+        that has the last stage."""
+        places = self.mesh.coordinates(self.rank)
+        return places[TENSOR] == 0 and places[_PIPELINE] == self.mesh.pipeline - 1
 
 
 def make_mesh(mesh: Mesh, rank: int, device: str) -> LiveMesh:
     """Every rank of the world must call this, members or not: groups are made together."""
     group = subgroup(range(mesh.size))
-    if mesh.shard == mesh.tensor == 1:  # DDP needs no mesh
-        return LiveMesh(mesh, rank, group, group, None, None)
+    if mesh.shard == mesh.tensor == mesh.pipeline == 1:  # DDP needs no mesh
+        return LiveMesh(mesh, rank, group, group, None, group)
     # fully_shard looks after replicas of split parameters too, which DDP refuses; it needs its axis then, even of one.
     data = tuple(axis for axis in _DATA if mesh.degrees[axis] > 1 or (axis == "shard" and mesh.replicate > 1))
-    axes = (*data, TENSOR) if mesh.tensor > 1 else data  # an axis of one would only add groups
+    others = [axis for axis in (_PIPELINE, TENSOR) if mesh.degrees[axis] > 1]  # an axis of one would only add groups
+    axes = (*others[: others.count(_PIPELINE)], *data, *others[others.count(_PIPELINE) :])
     ranks = torch.arange(mesh.size).view([mesh.degrees[axis] for axis in axes])
     whole = DeviceMesh(device, ranks, mesh_dim_names=axes)
-    if mesh.tensor == 1:
-        return LiveMesh(mesh, rank, group, group, whole, None)
-    if rank >= mesh.size or not data:
-        return LiveMesh(mesh, rank, group, None, None, whole if rank < mesh.size else None)
-    data_group = (whole[data]._flatten("data") if len(data) > 1 else whole[data[0]]).get_group()
-    return LiveMesh(mesh, rank, group, data_group, whole[data], whole[TENSOR])
-
-
-_DATA = ("replicate", "shard")
+    data_group = own_group(mesh.groups(*_DATA), rank) if others else group
+    peers = own_group(mesh.groups(*_DATA, TENSOR), rank) if mesh.pipeline > 1 else group
+    if rank >= mesh.size:
+        return LiveMesh(mesh, rank, group)
+    return LiveMesh(
+        mesh,
+        rank,
+        group,
+        data_group,
+        whole.get_group(_PIPELINE) if mesh.pipeline > 1 else None,
+        peers,
+        whole[data] if data else None,
+        whole[TENSOR] if mesh.tensor > 1 else None,
+    )

@@ -10,20 +10,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
-from onecurve.apply import norm
 from onecurve.apply.blueprint import Blueprint
-from onecurve.apply.held import Held
+from onecurve.apply.driven import DrivenPart
 from onecurve.apply.mesh import LiveMesh
-from onecurve.apply.precision import compressed_dtype, computing, shard_policy
-from onecurve.apply.reduction import Reduction, unsharded
+from onecurve.apply.precision import compressed_dtype, computing
 from onecurve.apply.replicate import Trial, leaves_parameters_unused, replicate
-from onecurve.apply.shard import shard
-from onecurve.apply.tensor import TensorAxis, plain
+from onecurve.apply.tensor import plain
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.transfer import Transfer
@@ -31,7 +27,7 @@ from onecurve.job.batch import Micro, Objective
 from onecurve.job.job import BatchNorm
 
 
-class DataPart(Held):
+class DataPart(DrivenPart):
     """A rank of `replicate`, `shard` and `tensor`, or a rank alone."""
 
     def __init__(
@@ -46,25 +42,15 @@ class DataPart(Held):
     ) -> None:
         # The order matters: what changes forward comes first, the engines that hook into it last.
         super().__init__(blueprint, plan, mesh, device, batch_norm)
-        self._tensor = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
         self._change_forward(blocks or [""])
-        self._sharded: FSDPModule | None = None
+        self._split(self.module, blocks)
         self._replicated: DistributedDataParallel | None = None
         self._gain = 1.0
-        if mesh.shard_mesh is not None:
-            policy = shard_policy(plan)
-            self._sharded = shard(self.module, blocks, mesh.shard_mesh, self._realize, plan.sharding, policy)
-        else:
-            self._realize(self.module)
-        if self._tensor is not None:
-            self._tensor.set_gates(self.module)
-        elif self._sharded is None and self.group is not None:
+        if self._tensor is None and self._sharded is None and self.group is not None:
             unused = leaves_parameters_unused(self.module, trial, self._dtype, self.group)
             self._replicated = replicate(self.module, self.group, unused, compressed_dtype(plan))
             self._gain = float(mesh.mesh.data)
-        self._take_pieces()
-        self._reduce_scalars = Reduction(unsharded(self.trained) if self._sharded else [], mesh.data_group)
-        self._statistics = norm.Statistics(self.module)
+        self._hold()
         self._transfer = Transfer(device)
 
     def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
@@ -80,32 +66,13 @@ class DataPart(Held):
                 loss, count = plain(weighted.sum), plain(torch.as_tensor(weighted.count))
                 (loss * (scale * self._gain)).backward()
             totals += torch.stack([loss.detach().double(), count.to(totals)])
-        for piece in self.trained:
-            piece.take_gradient()
-        self._reduce_scalars()
+        self._take_gradients()
         return totals if self.reports else torch.zeros_like(totals)
 
     def infer(self, micro: Micro) -> Any:
         self._set_mode(training=False)
         with torch.no_grad(), self._running(), computing(self._plan.precision, self.device):
             return pytree.tree_map(plain, micro.forward(self.module))
-
-    def undo_statistics(self, where: Tensor | bool) -> None:
-        self._statistics.undo(where)
-
-    def _realize(self, module: nn.Module) -> None:
-        self._weights.realize(module)
-        if self._tensor is not None:
-            self._tensor.split(module, _name_in(self.module, module))
-
-    def _running(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._tensor is None else self._tensor.running()
-
-    def _set_mode(self, training: bool) -> None:
-        if self.module.training is not training:
-            if not training:
-                self.settle()
-            self.module.train(training)
 
     def _round(self, last: bool) -> AbstractContextManager[None]:
         """When gradients are reduced: with the last round, or with each."""
@@ -117,7 +84,3 @@ class DataPart(Held):
         elif self._replicated is not None and not (last or self._plan.reduce == "round"):
             return self._replicated.no_sync()
         return nullcontext()
-
-
-def _name_in(whole: nn.Module, module: nn.Module) -> str:
-    return next((name for name, each in whole.named_modules() if each is module), "")

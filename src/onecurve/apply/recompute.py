@@ -4,13 +4,16 @@
 attention. Buffers are left as the first run left them, so batch norm's statistics are updated once.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from onecurve.describe.plan import Recompute
@@ -30,6 +33,8 @@ _DEAR = frozenset(
     }
 )
 
+_PLAIN = (Tensor, int, float, str, bool, type(None), torch.dtype, torch.device)
+
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
@@ -40,7 +45,38 @@ def recompute(module: nn.Module, blocks: Sequence[str], how: Recompute) -> None:
     for name in blocks:
         block = module.get_submodule(name)
         contexts = partial(_contexts, block, how)
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False, context_fn=contexts)
+        block.forward = partial(_repeatable, block.forward, contexts)
+
+
+def _repeatable(forward: Callable[..., Any], contexts: Callable[[], Contexts], *arguments: Any, **named: Any) -> Any:
+    """A block may write into objects it is given (a key-value cache): the repetition gets them as they were."""
+    leaves, form = pytree.tree_flatten((arguments, named))
+    if all(isinstance(leaf, _PLAIN) for leaf in leaves):
+        return checkpoint(forward, *arguments, use_reentrant=False, context_fn=contexts, **named)
+    with _TensorsShared():
+        before = [None if isinstance(leaf, _PLAIN) else copy.deepcopy(leaf) for leaf in leaves]
+    runs = 0
+
+    def run(*tensors: Any) -> Any:
+        nonlocal runs
+        runs += 1
+        objects = leaves if runs == 1 else before
+        both = [leaf if isinstance(leaf, _PLAIN) else other for leaf, other in zip(tensors, objects, strict=True)]
+        given, given_named = pytree.tree_unflatten(both, form)
+        return forward(*given, **given_named)
+
+    return checkpoint(run, *leaves, use_reentrant=False, context_fn=contexts)
+
+
+class _TensorsShared(TorchFunctionMode):
+    """Objects are copied, the tensors in them are not."""
+
+    def __torch_function__(
+        self, function: Any, _: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        if function is Tensor.__deepcopy__:
+            return arguments[0]
+        return function(*arguments, **(named or {}))
 
 
 def _contexts(block: nn.Module, how: Recompute) -> Contexts:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from onecurve.device.exchange import Group, add_over
+from onecurve.device.exchange import Group, add_among, add_over
 from onecurve.device.piece import Piece
 
 _BUCKET_BYTES = 25 * 2**20  # as DDP
@@ -23,12 +23,13 @@ def _axes(tensor: Tensor) -> tuple[str, ...]:
 
 
 class Reduction:
-    """Called after backward: leaves in each gradient its sum over the group. A parameter that was used on some ranks
+    """Called after backward: leaves in each gradient its sum over the ranks. A parameter that was used on some ranks
     gets a gradient on all of them; one that was used on none gets none."""
 
-    def __init__(self, parameters: Sequence[Tensor], group: Group) -> None:
+    def __init__(self, parameters: Sequence[Tensor], group: Group, members: Sequence[int] | None = None) -> None:
+        """`members`: those ranks of the group that have the parameters, where not all do."""
         self._buckets = list(_buckets(parameters))
-        self._group = group
+        self._group, self._members = group, members
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -38,7 +39,10 @@ class Reduction:
             used = torch.tensor([float(p.grad is not None) for p in bucket], dtype=bucket[0].dtype).to(bucket[0].device)
             gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
             flat = torch.cat([used, *(gradient.reshape(-1) for gradient in gradients)])
-            add_over(self._group, flat)
+            if self._members is None:
+                add_over(self._group, flat)
+            else:
+                add_among(self._group, self._members, flat)
             uses, *sums = torch.split(flat, [len(bucket), *(p.numel() for p in bucket)])
             for parameter, total, use in zip(bucket, sums, uses.tolist(), strict=True):
                 parameter.grad = total.view_as(parameter) if use else None

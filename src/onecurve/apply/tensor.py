@@ -87,6 +87,23 @@ class TensorAxis:
             finally:
                 self._entered = None
 
+    def to_send(self, tensor: Tensor) -> Tensor:
+        """What another stage needs of an activation: the part that lies here between the gates."""
+        if not isinstance(tensor, DTensor):
+            tensor = DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
+        between = [self._stream(tensor)]
+        return tensor.redistribute(placements=between).to_local(grad_placements=between)
+
+    def received(self, local: Tensor, whole: Tensor) -> Tensor:
+        """What was sent so; `whole` is something of the whole's shape."""
+        return DTensor.from_local(local, self._mesh, [self._stream(whole)], run_check=False)
+
+    def sent_shape(self, whole: Tensor) -> tuple[int, ...]:
+        shape = list(whole.shape)
+        if self._stream(whole).is_shard():
+            shape[_SEQUENCE] //= self._mesh.size()
+        return tuple(shape)
+
     def _distributed(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
         layout = next((each for pattern, each in self._layouts.items() if fnmatchcase(name, pattern)), None)
         value, degree, place = parameter.detach(), self._mesh.size(), self._mesh.get_local_rank()
@@ -110,7 +127,7 @@ class TensorAxis:
         distributed = DTensor(value, spec, requires_grad=False)  # type: ignore[no-untyped-call]
         return nn.Parameter(distributed, requires_grad=parameter.requires_grad)
 
-    def _stream(self, tensor: DTensor) -> Placement:
+    def _stream(self, tensor: Tensor) -> Placement:
         """What an activation is between the gates. A sequence that does not divide evenly stays whole."""
         cut = self._sequence and tensor.dim() > 2 and tensor.shape[_SEQUENCE] % self._mesh.size() == 0
         return Shard(_SEQUENCE) if cut else Replicate()

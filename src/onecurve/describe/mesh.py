@@ -41,6 +41,14 @@ class Mesh:
             rank, place[axis] = divmod(rank, getattr(self, axis))
         return {axis: place[axis] for axis in AXES}
 
+    def groups(self, *axes: str) -> list[list[int]]:
+        """The ranks that differ along these axes alone, for each place along the others."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for rank in range(self.size):
+            place = self.coordinates(rank)
+            found.setdefault(tuple(place[axis] for axis in AXES if axis not in axes), []).append(rank)
+        return list(found.values())
+
     def data_rank(self, rank: int) -> int:
         """Which share of the round this rank takes; ranks that hold parts of one model copy take the same."""
         place = self.coordinates(rank)

@@ -5,10 +5,9 @@ Its short text form round-trips, ones and defaults omitted: `replicate2·shard2 
 """
 
 import re
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_plain, nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import AXES, Mesh
@@ -18,8 +17,7 @@ Reduce = Literal["step", "round"]
 Sharding = Literal["zero3", "zero2"]
 Recompute = Literal["none", "selective", "full"]
 Compress = Literal["none", "bf16", "fp16"]
-
-BUILT_AXES = ("replicate", "shard", "tensor")
+Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,16 @@ class Plan:
     """Images in memory with channels innermost, which convolutions often like better."""
     threads: int = 0
     """Cores of a CPU rank; 0 is its equal part of the host's."""
+    schedule: Schedule = "1f1b"
+    """In which order the pipeline's stages take the rounds, forward and backward."""
     sequence: bool = False
     """Activations between the blocks cut along the sequence over the tensor axis, instead of whole on each rank."""
     layouts: dict[str, str] = field(default_factory=dict)
     """How parameters lie along the tensor axis: a pattern of names → a layout. Not part of the short form; where it is
     empty it is derived from the model."""
+    stages: tuple[int, ...] = field(default_factory=tuple)
+    """How many blocks each pipeline stage has; stage s is on pipeline rank s modulo `pipeline`. Not part of the short
+    form; where it is empty it is derived from the model."""
 
     def __post_init__(self) -> None:
         if isinstance(self.micro_batch, tuple):
@@ -86,6 +89,12 @@ class Plan:
             begin = sum(self.micro_batch[:data_rank])
             return begin, begin + self.micro_batch[data_rank]
         return data_rank * self.micro_batch, (data_rank + 1) * self.micro_batch
+
+    @property
+    def stage_count(self) -> int:
+        if self.stages:
+            return len(self.stages)
+        return self.mesh.pipeline * (2 if self.schedule == "interleaved" else 1)
 
     @property
     def changes_numerics(self) -> bool:
@@ -164,51 +173,6 @@ def split_evenly(total: int, parts: int) -> tuple[int, ...]:
     """Shares that differ by at most one, the larger ones first."""
     small, larger = divmod(total, parts)
     return tuple(small + 1 if part < larger else small for part in range(parts))
-
-
-def validate(plan: Plan, global_batch: int, cluster: Cluster) -> None:
-    """Refuse a plan that this job on this cluster cannot obey, with the mend."""
-    for axis, degree in plan.mesh.degrees.items():
-        if degree > 1 and axis not in BUILT_AXES:
-            raise OnecurveError(
-                f"plan {plan}: the axis {axis!r} is not built yet; this version runs {' and '.join(BUILT_AXES)}"
-            )
-    _refuse_senseless(plan, cluster)
-    if plan.global_batch != global_batch:
-        raise OnecurveError(
-            f"plan {plan}: its shares make {plan.round_size} samples × {plan.rounds} rounds = {plan.global_batch} a "
-            f"step, but the job's global_batch is {global_batch} ({_fitting(plan, global_batch)})"
-        )
-    if cluster.device != "cpu" and plan.mesh.size > cluster.devices:
-        raise OnecurveError(
-            f"plan {plan}: needs {plan.mesh.size} devices, here are {cluster.devices} of kind {cluster.device}; "
-            "make the axes smaller"
-        )
-
-
-def _refuse_senseless(plan: Plan, cluster: Cluster) -> None:
-    """An option that would do nothing is a mistake."""
-    if plan.sharding == "zero2" and plan.mesh.shard == 1:
-        raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or leave zero2 out")
-    if plan.compile and plan.mesh.tensor > 1:
-        raise OnecurveError(f"plan {plan}: torch cannot compile blocks that are cut along 'tensor'; leave compile out")
-    if plan.sequence and plan.mesh.tensor == 1:
-        raise OnecurveError(f"plan {plan}: sequence without the axis 'tensor'; add tensor2 or more, or leave it out")
-    if plan.compress != "none" and plan.mesh.data == 1:
-        raise OnecurveError(f"plan {plan}: compress={plan.compress}, but one rank sends no gradients; leave it out")
-    if plan.threads and cluster.device != "cpu":
-        raise OnecurveError(f"plan {plan}: threads are for CPU ranks, this host has {cluster.device}; leave them out")
-
-
-def _fitting(plan: Plan, global_batch: int) -> str:
-    round_size, rest = divmod(global_batch, plan.rounds)
-    if rest:
-        divisors = [r for r in range(1, min(global_batch, 64) + 1) if global_batch % r == 0]
-        return f"rounds must divide it: try {', '.join(map(str, divisors))}"
-    if round_size < plan.mesh.data:
-        return f"a round of {round_size} cannot feed {plan.mesh.data} data-parallel ranks: use fewer rounds or ranks"
-    shares = split_evenly(round_size, plan.mesh.data)
-    return f"try {replace(plan, micro_batch=shares)}"
 
 
 def _shares(text: str) -> int | tuple[int, ...]:

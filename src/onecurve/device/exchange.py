@@ -17,6 +17,24 @@ def add_over(group: Group, values: Tensor) -> Tensor:
     return values
 
 
+def add_among(group: Group, members: Sequence[int], values: Tensor) -> Tensor:
+    """The same over some ranks of the group, which alone call it: the first of them adds, and sends the sum back."""
+    if group is None or len(members) == group.size():
+        return add_over(group, values)
+    first, *others = members
+    if group.rank() != first:
+        dist.send(values, group=group, group_dst=first)
+        dist.recv(values, group=group, group_src=first)
+        return values
+    part = torch.empty_like(values)
+    for other in others:
+        dist.recv(part, group=group, group_src=other)
+        values += part
+    for other in others:
+        dist.send(values, group=group, group_dst=other)
+    return values
+
+
 def texts_of_all(text: str) -> list[str]:
     """Every rank's text, on every rank, in the order of ranks. For short reports: memory grows with the world."""
     if not dist.is_initialized():
@@ -50,3 +68,13 @@ def subgroup(ranks: Sequence[int]) -> Group:
         return dist.group.WORLD
     group = dist.new_group(list(ranks))
     return group if len(ranks) > 1 and isinstance(group, dist.ProcessGroup) else None
+
+
+def own_group(groups: Sequence[Sequence[int]], rank: int) -> Group:
+    """Of groups that have no rank in common, the one that this rank is in; every rank of the world must call it.
+
+    Not by torch's `use_local_synchronization`: it names a group after how many others a rank is in, so that ranks which
+    differ in that wait for each other forever.
+    """
+    found = [(ranks, subgroup(ranks)) for ranks in groups]
+    return next((group for ranks, group in found if rank in ranks), None)

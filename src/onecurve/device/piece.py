@@ -42,14 +42,18 @@ class Piece:
     """Whether this rank counts the piece in norms: each element is counted once, however it is replicated."""
     group: Group
     """All ranks that hold parts of the model."""
+    repeated: bool = False
+    """Whether an earlier pipeline stage has it as well, and counts it where the stages' sums are added."""
+    everywhere: bool = True
+    """Whether every rank of the group has the whole."""
 
     def gather(self) -> Tensor:
         """The whole tensor; every rank of the group must call this."""
         with torch.no_grad():
-            if not isinstance(self.whole, DTensor):
+            if self.everywhere:
                 return self.whole.detach()
             found = torch.zeros(self.shape, dtype=self.local.dtype, device=self.local.device)
-            if self.counted:
+            if self.counted and not self.repeated:
                 for box in self.boxes:
                     found[box.whole] = self.local[box.local]
             return add_over(self.group, found)
@@ -76,7 +80,14 @@ def piece_of(name: str, tensor: Tensor, first: bool, group: Group = None) -> Pie
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
     replicas = [place for place, layout in zip(coordinate, tensor.placements, strict=True) if layout.is_replicate()]
-    return Piece(name, tensor, local, tuple(tensor.shape), tuple(_boxes(tensor)), first and not any(replicas), group)
+    counted = first and not any(replicas)
+    return Piece(name, tensor, local, tuple(tensor.shape), tuple(_boxes(tensor)), counted, group, everywhere=False)
+
+
+def absent_piece(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Group) -> Piece:
+    """Of a tensor that other pipeline stages have."""
+    whole = torch.empty(shape, dtype=dtype, device="meta")
+    return Piece(name, whole, torch.empty(0, dtype=dtype, device=device), shape, (), False, group, everywhere=False)
 
 
 def _boxes(tensor: DTensor) -> list[Box]:

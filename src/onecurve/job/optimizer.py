@@ -1,7 +1,7 @@
 """Which optimizer, with which settings for which parameters. Any class of torch.optim can be named."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -57,21 +57,22 @@ class Optimizer:
     def __call__(self, named_parameters: NamedParameters) -> torch.optim.Optimizer:
         members: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in self.groups}
         rest: list[nn.Parameter] = []
-        names = []
         for name, parameter in named_parameters:
-            names.append(name)
             pattern = next((p for p in self.groups if matches(name, p)), None)
             (rest if pattern is None else members[pattern]).append(parameter)
-        for pattern, found in members.items():
-            if not found:
+        groups = [{"params": found, **self.groups[pattern]} for pattern, found in members.items() if found]
+        if rest:
+            groups.insert(0, {"params": rest})
+        return self.kind(groups, **self._fused(groups))
+
+    def refuse_unmatched(self, names: Sequence[str]) -> None:
+        """A pattern that matches none of all trained parameters is a mistake; a rank may well have none of them."""
+        for pattern in self.groups:
+            if not any(matches(name, pattern) for name in names):
                 raise OnecurveError(
                     f"optimizer: the group {pattern!r} matches no trained parameter; the first names are "
                     f"{', '.join(names[:5])}"
                 )
-        groups = [{"params": found, **self.groups[pattern]} for pattern, found in members.items()]
-        if rest:
-            groups.insert(0, {"params": rest})
-        return self.kind(groups, **self._fused(groups))
 
     @property
     def state_tensors(self) -> int:

@@ -3,9 +3,10 @@ the forms that keep the maths."""
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import get_args
 
 from onecurve.describe.mesh import Mesh
-from onecurve.describe.plan import Plan, Precision, Reduce, split_evenly
+from onecurve.describe.plan import Plan, Precision, Reduce, Schedule, split_evenly
 
 _ROUNDS: tuple[tuple[int, Reduce], ...] = ((1, "step"), (2, "step"), (2, "round"), (4, "step"), (4, "round"))
 
@@ -21,6 +22,8 @@ def matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
                 plans.append(Plan(mesh, split_evenly(size, mesh.data), rounds, precision, reduce))
         plans += [Plan(mesh, shares, 2, precision, "step") for shares in _uneven(global_batch, mesh)]
         plans += _forms(global_batch, mesh, precision)
+    for mesh in _pipelines(ranks):
+        plans += _scheduled(global_batch, mesh, precision)
     return plans
 
 
@@ -50,6 +53,29 @@ def _meshes(ranks: int) -> Iterator[Mesh]:
         if world > 2:
             yield Mesh(shard=2, tensor=world // 2)
         world *= 2
+
+
+def _pipelines(ranks: int) -> Iterator[Mesh]:
+    world = 2
+    while world <= ranks:
+        yield Mesh(pipeline=world)
+        if world > 2:
+            yield Mesh(pipeline=2, shard=world // 2)
+            yield Mesh(pipeline=2, tensor=world // 2)
+        if world > 4:
+            yield Mesh(pipeline=2, shard=2, tensor=world // 4)
+        world *= 2
+
+
+def _scheduled(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
+    """Each schedule, with as many rounds as the stages need, and once with twice as many."""
+    for schedule in get_args(Schedule):
+        for rounds in (mesh.pipeline, 2 * mesh.pipeline) if schedule == "1f1b" else (mesh.pipeline,):
+            size, rest = divmod(global_batch, rounds)
+            if rest or size < mesh.data:
+                continue
+            plan = Plan(mesh, split_evenly(size, mesh.data), rounds, precision, schedule=schedule)
+            yield replace(plan, sharding="zero2") if schedule == "zero-bubble" and mesh.shard > 1 else plan
 
 
 def _uneven(global_batch: int, mesh: Mesh) -> Iterator[tuple[int, ...]]:

@@ -70,7 +70,9 @@ class Report:
 
 def squares(pieces: Sequence[Piece]) -> Tensor:
     """Sum of squares of the gradient's elements that this rank counts, in float64."""
-    gradients = [piece.local.grad for piece in pieces if piece.counted and piece.local.grad is not None]
+    gradients = [
+        piece.local.grad for piece in pieces if piece.counted and not piece.repeated and piece.local.grad is not None
+    ]
     if not gradients:
         return torch.zeros((), dtype=torch.float64, device=pieces[0].local.device if pieces else None)
     return torch.stack(torch._foreach_norm(gradients)).double().square().sum()

@@ -22,6 +22,10 @@ class Part(Protocol):
         """All ranks that train this model together."""
 
     @property
+    def peers(self) -> Group:
+        """Those of them that hold parts of the same parameters."""
+
+    @property
     def module(self) -> nn.Module: ...
 
     @property

@@ -35,7 +35,7 @@ class Trainer:
         self.stop_requested: Callable[[], bool] = lambda: False
         if not part.trained:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
-        self.update = Update(job.optimizers[""], part.trained, part.group, part.device, plan)
+        self.update = Update(job.optimizers[""], part.trained, part.peers, part.device, plan)
         self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: Report | None = None

@@ -1,6 +1,5 @@
-"""A job put together on this rank: blueprint → part, dataset → batches, both → trainer."""
+"""A job put together on this rank: blueprint → part, part → trainer."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -9,76 +8,44 @@ from torch import Tensor, nn
 from onecurve.apply.blueprint import Blueprint, draw
 from onecurve.apply.mesh import LiveMesh
 from onecurve.apply.part import DataPart
+from onecurve.apply.pipeline import PipelinePart
 from onecurve.apply.precision import kept_dtype
 from onecurve.apply.replicate import Trial
-from onecurve.data.loader import Batch, Reader, training_batches
-from onecurve.data.order import Order
-from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.device import Device
 from onecurve.device.randomness import preserved, seed_all
 from onecurve.job.batch import Micro
-from onecurve.job.job import Dataset, Job
+from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer
 from onecurve.measure.blocks import called_modules, find_blocks
 from onecurve.train.objective import objective_of, refuse_false_mean
 from onecurve.train.trainer import Trainer
+from onecurve.verbs.data import Data
+from onecurve.verbs.stages import flow_of
 
 _TRIAL_SAMPLES = 12
-
-
-@dataclass(frozen=True)
-class Data:
-    """The job's dataset, opened, with its order."""
-
-    reader: Reader
-    order: Order
-    steps: int
-
-    def batches(self, plan: Plan, data_rank: int, workers: int) -> Iterator[Batch]:
-        """A rank's batches, step by step."""
-        return training_batches(self.reader, self.order, plan, data_rank, range(self.steps), 0, workers)
-
-    def micro(self, begin: int, end: int) -> Micro:
-        """The samples at these positions as one micro-batch, read here and now."""
-        return self.reader.batch(self.order.samples(begin, end))
 
 
 @dataclass(frozen=True)
 class Assembly:
     """What of a job is on the device of a rank."""
 
-    part: DataPart
+    part: DataPart | PipelinePart
     trainer: Trainer
-
-
-def open_data(job: Job) -> Data:
-    dataset = open_dataset(job.data, "data")
-    order = Order([len(dataset)], job.seed)
-    return Data(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))
-
-
-def open_dataset(build: object, name: str) -> Dataset:
-    """Call the user's function; what it returns must have a length and be indexable."""
-    assert callable(build)
-    try:
-        dataset = build()
-    except OnecurveError:
-        raise
-    except Exception as error:
-        raise UserCodeError(f"Job: {name}() raised {type(error).__name__}: {error}") from error
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise OnecurveError(
-            f"Job: {name}() returned {type(dataset).__name__}; a map-style dataset is needed, with __len__ and "
-            "__getitem__ (iterable datasets have no order that could be kept)"
-        )
-    return dataset  # type: ignore[no-any-return]
 
 
 def optimizer_tensors(job: Job) -> int:
     """Tensors of optimizer state per parameter, as far as it is known before the first step."""
     return min(each.state_tensors if isinstance(each, Optimizer) else 0 for each in job.optimizers.values())
+
+
+def refuse_unmatched_groups(job: Job, blueprint: Blueprint) -> None:
+    """Patterns of the optimizers' groups are held against the whole model: a rank may hold less."""
+    names = [name for name, parameter in blueprint.module.named_parameters() if parameter.requires_grad]
+    for child, each in job.optimizers.items():
+        if isinstance(each, Optimizer):
+            each.refuse_unmatched([name for name in names if not child or name.startswith(child + ".")])
 
 
 def assemble(
@@ -88,9 +55,7 @@ def assemble(
     blueprint = blueprint or draw(job.model, job.seed)
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, kept_dtype(plan.precision))
-    part = DataPart(
-        blueprint, plan, mesh, device, _blocks(job, plan, data, blueprint), job.batch_norm, _trial(job, data, device)
-    )
+    part = _part(job, plan, mesh, device, data, blueprint)
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan)
     size = min(job.global_batch, _TRIAL_SAMPLES)
 
@@ -100,6 +65,16 @@ def assemble(
     first = read(0, size)
     refuse_false_mean(job.loss, part.infer, read, first, trainer.try_measures(first))
     return Assembly(part, trainer)
+
+
+def _part(
+    job: Job, plan: Plan, mesh: LiveMesh, device: Device, data: Data, blueprint: Blueprint
+) -> DataPart | PipelinePart:
+    if plan.mesh.pipeline > 1:
+        flow = flow_of(job, data)
+        return PipelinePart(blueprint, plan, mesh, device, flow, draw(job.model, job.seed), job.batch_norm)
+    blocks = _blocks(job, plan, data, blueprint)
+    return DataPart(blueprint, plan, mesh, device, blocks, job.batch_norm, _trial(job, data, device))
 
 
 def _blocks(job: Job, plan: Plan, data: Data, blueprint: Blueprint) -> list[str]:

@@ -16,7 +16,8 @@ from rich.console import Console
 
 from onecurve.describe.convert import from_plain, to_json, to_plain
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan, Precision, validate
+from onecurve.describe.plan import Plan, Precision
+from onecurve.describe.validity import validate
 from onecurve.describe.verdict import CheckResult
 from onecurve.device.cores import settle_on_cores
 from onecurve.device.device import here, local_device
@@ -30,9 +31,9 @@ from onecurve.prove.comparison import LIMIT
 from onecurve.prove.curve import ALLOWED
 from onecurve.prove.matrix import matrix
 from onecurve.report.verdicts import Verdicts
-from onecurve.verbs.assembly import Data, open_data
+from onecurve.verbs.completion import complete_all
+from onecurve.verbs.data import Data, open_data
 from onecurve.verbs.kept import refuse_kept_backward
-from onecurve.verbs.layouts import complete_all
 from onecurve.verbs.proof import Proof
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
@@ -147,18 +148,23 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
 
 
 def _complete(plans: list[Plan], job: Job, data: Data, chosen: bool) -> tuple[list[Plan], list[str]]:
-    """Plans with their layouts. What the model does not allow is an error where the user chose it, else left out."""
+    """Plans made complete. What the model does not allow is an error where the user chose it, else left out."""
     notes: list[str] = []
     completed: dict[int, Plan] = {}
-    for degree in sorted({plan.mesh.tensor for plan in plans}):
-        alike = [plan for plan in plans if plan.mesh.tensor == degree]
+    for split in sorted({_split(plan) for plan in plans}):
+        alike = [plan for plan in plans if _split(plan) == split]
         try:
             completed |= {id(plan): whole for plan, whole in zip(alike, complete_all(alike, job, data), strict=True)}
         except OnecurveError as error:
             if chosen:
                 raise
-            notes.append(f"plans with tensor{degree} were left out: {error}")
+            notes.append(f"{len(alike)} plans were left out: {error}")
     return [completed[id(plan)] for plan in plans if id(plan) in completed], notes
+
+
+def _split(plan: Plan) -> tuple[int, int]:
+    """What decides whether a model allows a plan."""
+    return plan.mesh.tensor, plan.stage_count
 
 
 def _plans(request: CheckRequest, job: Job) -> list[Plan]:

@@ -1,4 +1,4 @@
-"""Completes a plan that splits along the tensor axis without saying how: measure lists, predict prices."""
+"""How a model is cut along the tensor axis where the plan does not say: measure lists, predict prices."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,26 +24,17 @@ from onecurve.measure.blocks import find_blocks, passed_over
 from onecurve.measure.layouts import LayoutSearch, observe, pattern
 from onecurve.predict.collective import Link, seconds
 from onecurve.train.objective import objective_of
-from onecurve.verbs.assembly import Data
+from onecurve.verbs.data import Data
 
 _SAMPLES = 2
 
 
-def complete(plan: Plan, job: Job, data: Data) -> Plan:
-    """The plan with its layouts. Before the process joins others: it pretends to be in a world of its own."""
-    return complete_all([plan], job, data)[0]
-
-
-def complete_all(plans: Sequence[Plan], job: Job, data: Data) -> list[Plan]:
-    """The same for several plans of one job."""
-    found: dict[int, dict[str, str]] = {}
-    for plan in plans:
-        degree = plan.mesh.tensor
-        if degree > 1 and not plan.layouts and degree not in found:
-            layouts = derive(job, data, degree)
-            _refuse_if_less_split(plan, layouts, job, data)
-            found[degree] = {name: str(layout) for name, layout in layouts.items()}
-    return [plan if plan.layouts else replace(plan, layouts=found.get(plan.mesh.tensor, {})) for plan in plans]
+def layouts_for(plan: Plan, job: Job, data: Data) -> dict[str, str]:
+    """How the plan's tensor axis cuts the model. Before the process joins others: it pretends to be in a world of its
+    own."""
+    layouts = derive(job, data, plan.mesh.tensor)
+    _refuse_if_less_split(plan, layouts, job, data)
+    return {name: str(layout) for name, layout in layouts.items()}
 
 
 def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], job: Job, data: Data) -> None:

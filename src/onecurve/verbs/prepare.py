@@ -15,7 +15,8 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.job.job import Job
 from onecurve.train.outcome import Report
-from onecurve.verbs.assembly import Data, assemble, open_dataset
+from onecurve.verbs.assembly import assemble
+from onecurve.verbs.data import Data, open_dataset
 from onecurve.verbs.kept import KeptRun, refuse_kept_backward
 from onecurve.verbs.ready import Ready
 

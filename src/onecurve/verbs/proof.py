@@ -28,7 +28,8 @@ from onecurve.prove.curve import ALLOWED, PERTURBED_RUNS, excess, perturb
 from onecurve.prove.dropout import NoDropout, switch_off
 from onecurve.prove.reference import train_on_one_device
 from onecurve.train.objective import objective_of
-from onecurve.verbs.assembly import Assembly, Data, assemble
+from onecurve.verbs.assembly import Assembly, assemble, refuse_unmatched_groups
+from onecurve.verbs.data import Data
 
 
 class Variant(NamedTuple):
@@ -51,8 +52,9 @@ class Proof:
         self._draws = False
         self._dropped = 0
         self._meshes: dict[Mesh, LiveMesh] = {}
-        modules = draw(job.model, job.seed).module.modules()
-        self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in modules)
+        blueprint = draw(job.model, job.seed)
+        refuse_unmatched_groups(job, blueprint)
+        self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in blueprint.module.modules())
 
     def variants(self, plans: Sequence[Plan]) -> list[Variant]:
         return sorted({self._variant(plan) for plan in plans}, key=str)

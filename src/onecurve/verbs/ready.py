@@ -12,15 +12,17 @@ from onecurve.apply.mesh import make_mesh
 from onecurve.checkpoint.weights import refuse_unsaveable, save_weights
 from onecurve.data.loader import Batch
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan, validate
+from onecurve.describe.plan import Plan
+from onecurve.describe.validity import validate
 from onecurve.device.cores import settle_on_cores
 from onecurve.device.device import here, loader_workers, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
-from onecurve.verbs.assembly import Data, open_data, optimizer_tensors
+from onecurve.verbs.assembly import optimizer_tensors, refuse_unmatched_groups
 from onecurve.verbs.choice import choose_plan
-from onecurve.verbs.layouts import complete
+from onecurve.verbs.completion import complete
+from onecurve.verbs.data import Data, open_data
 
 
 class Ready:
@@ -41,6 +43,7 @@ class Ready:
         self.plan = complete(self.plan, job, self._data)
         self.world.join(self.device)
         self._blueprint = draw(job.model, job.seed)
+        refuse_unmatched_groups(job, self._blueprint)
         self.warning = self._blueprint.warning
         self.parameters = sum(parameter.numel() for parameter in self._blueprint.module.parameters())
         needed = state_bytes(

@@ -10,7 +10,8 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import read_toml, to_toml, write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import AXES, Mesh
-from onecurve.describe.plan import Plan, default_plan, split_evenly, validate
+from onecurve.describe.plan import Plan, default_plan, split_evenly
+from onecurve.describe.validity import validate
 
 HOST = Cluster("cpu", 2, 8 << 30, 2)
 
@@ -115,7 +116,14 @@ def test_bad_text_says_the_mend(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("pipeline2 mb32", "the axis 'pipeline' is not built yet"),
+        ("context2 mb32", "the axis 'context' is not built yet"),
+        ("mb8×4 schedule=gpipe", "schedule=gpipe without the axis 'pipeline'"),
+        ("pipeline2 mb32", "1 rounds are fewer than 2 stages; use 2 rounds or more, or schedule=gpipe"),
+        ("pipeline4 mb4×8 schedule=interleaved recompute=fll", "known: none, selective, full"),
+        ("pipeline4 mb(32)×1 schedule=1f1", "known: 1f1b, gpipe, interleaved, zero-bubble"),
+        ("pipeline2·shard2 mb4×4 schedule=zero-bubble", "add zero2"),
+        ("pipeline2 mb8×4 schedule=zero-bubble recompute=full", "each of which would recompute"),
+        ("pipeline2 mb8×4 schedule=zero-bubble compile", "cannot halve the backward of compiled blocks"),
         ("mb32 sequence", "sequence without the axis 'tensor'"),
         ("mb32 zero2", "zero2 without the axis 'shard'"),
         ("mb32 compress=bf16", "one rank sends no gradients"),
@@ -127,6 +135,24 @@ def test_bad_text_says_the_mend(text: str, says: str) -> None:
 def test_validation_says_the_mend(text: str, says: str) -> None:
     with pytest.raises(OnecurveError, match=says):
         validate(Plan.parse(text), 32, HOST)
+
+
+@pytest.mark.parametrize(
+    ("plan", "says"),
+    [
+        (Plan(Mesh(pipeline=2), 8, 4, stages=(1, 1, 1)), "3 stages over 2 pipeline ranks"),
+        (Plan(Mesh(pipeline=2), 8, 4, stages=(1, 1, 1, 1)), "1f1b has one stage per rank"),
+        (Plan(Mesh(), 8, 4, stages=(1, 1)), "stages without the axis 'pipeline'"),
+        (Plan(Mesh(pipeline=3), 4, 8, schedule="interleaved"), None),
+        (Plan(Mesh(pipeline=3), 4, 16, schedule="zero-bubble"), "cannot be grouped so; use a multiple of 3"),
+    ],
+)
+def test_stages_must_fit_the_schedule(plan: Plan, says: str | None) -> None:
+    if says is None:
+        validate(plan, plan.global_batch, HOST)
+        return
+    with pytest.raises(OnecurveError, match=says):
+        validate(plan, plan.global_batch, HOST)
 
 
 def test_more_ranks_than_accelerators_are_refused() -> None:

@@ -76,7 +76,12 @@ def test_groups_take_the_first_pattern_that_matches() -> None:
 
 def test_a_group_that_matches_nothing_is_refused() -> None:
     with pytest.raises(OnecurveError, match="matches no trained parameter; the first names are weight, bias"):
-        oc.SGD(groups={"nrm.*": {"lr": 1.0}})(nn.Linear(2, 2).named_parameters())
+        oc.SGD(groups={"nrm.*": {"lr": 1.0}}).refuse_unmatched(["weight", "bias"])
+
+
+def test_a_group_may_have_no_parameter_on_this_rank() -> None:
+    optimizer = oc.SGD(groups={"nrm.*": {"lr": 1.0}})(nn.Linear(2, 2).named_parameters())
+    assert len(optimizer.param_groups) == 1
 
 
 def test_an_unknown_setting_names_the_nearest() -> None:

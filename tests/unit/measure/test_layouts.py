@@ -11,8 +11,8 @@ from torch import nn
 import onecurve as oc
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.verbs.assembly import open_data
-from onecurve.verbs.layouts import complete
+from onecurve.verbs.completion import complete
+from onecurve.verbs.data import open_data
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 

@@ -1,0 +1,70 @@
+"""What one rank holds of a model that onecurve runs itself: forward, loss and backward."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from onecurve.apply import norm
+from onecurve.apply.blueprint import Blueprint
+from onecurve.apply.held import Held
+from onecurve.apply.mesh import LiveMesh
+from onecurve.apply.precision import shard_policy
+from onecurve.apply.reduction import Reduction, unsharded
+from onecurve.apply.shard import shard
+from onecurve.apply.tensor import TensorAxis
+from onecurve.describe.plan import Plan
+from onecurve.device.device import Device
+from onecurve.job.job import BatchNorm
+
+
+class DrivenPart(Held):
+    """Cut along `tensor` first, then sharded."""
+
+    def __init__(self, blueprint: Blueprint, plan: Plan, mesh: LiveMesh, device: Device, batch_norm: BatchNorm) -> None:
+        super().__init__(blueprint, plan, mesh, device, batch_norm)
+        self._tensor = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
+        self._sharded: FSDPModule | None = None
+
+    def _split(self, root: nn.Module, blocks: Sequence[str]) -> None:
+        """Make the root real, as much of it as this rank keeps."""
+        if self._mesh.shard_mesh is not None:
+            policy = shard_policy(self._plan)
+            self._sharded = shard(root, blocks, self._mesh.shard_mesh, self._realize, self._plan.sharding, policy)
+        else:
+            self._realize(root)
+        if self._tensor is not None:
+            self._tensor.set_gates(self.module)
+
+    def _hold(self) -> None:
+        """Once the engines have taken hold of everything."""
+        self._take_pieces()
+        self._reduce_scalars = Reduction(unsharded(self.trained) if self._sharded else [], self._mesh.data_group)
+        self._statistics = norm.Statistics(self.module)
+
+    def _take_gradients(self) -> None:
+        for piece in self.trained:
+            piece.take_gradient()
+        self._reduce_scalars()
+
+    def undo_statistics(self, where: Tensor | bool) -> None:
+        self._statistics.undo(where)
+
+    def _running(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._tensor is None else self._tensor.running()
+
+    def _set_mode(self, training: bool) -> None:
+        if self.module.training is not training:
+            if not training:
+                self.settle()
+            self.module.train(training)
+
+    def _realize(self, module: nn.Module) -> None:
+        self._weights.realize(module)
+        if self._tensor is not None:
+            self._tensor.split(module, _name_in(self.module, module))
+
+
+def _name_in(whole: nn.Module, module: nn.Module) -> str:
+    return next((name for name, each in whole.named_modules() if each is module), "")

@@ -1,0 +1,314 @@
+"""The axis `pipeline`: what one rank holds and runs of a model whose blocks are spread over stages.
+
+The rounds of a step are the pipeline's micro-batches, and torch's schedules say in which order a stage takes them. What
+several stages hold (tied weights, a parameter of the model itself) has its gradients added over them, and so stays one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils import _pytree as pytree
+
+from onecurve.apply.blueprint import Blueprint
+from onecurve.apply.driven import DrivenPart
+from onecurve.apply.mesh import LiveMesh
+from onecurve.apply.precision import computing, shard_policy
+from onecurve.apply.reduction import Reduction
+from onecurve.apply.sketch import Sketch
+from onecurve.apply.stage import Stage, make_schedule
+from onecurve.apply.staged import Span, StagedModel
+from onecurve.apply.tensor import plain
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.flow import Flow
+from onecurve.describe.plan import Plan
+from onecurve.describe.seed import mix
+from onecurve.device.device import Device
+from onecurve.device.piece import Piece, absent_piece
+from onecurve.job.batch import Micro, Objective
+from onecurve.job.job import BatchNorm
+
+
+class PipelinePart(DrivenPart):
+    """A rank of `pipeline`, with any of the other axes."""
+
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        plan: Plan,
+        mesh: LiveMesh,
+        device: Device,
+        flow: Flow,
+        sketch: Blueprint,
+        batch_norm: BatchNorm,
+    ) -> None:
+        """`sketch`: a second blueprint, to be spent."""
+        super().__init__(blueprint, plan, mesh, device, batch_norm)
+        self._whole = _Inventory(self.module, flow, _spans(plan.stages), plan.mesh.pipeline)
+        stages = range(mesh.pipeline_rank, plan.stage_count, plan.mesh.pipeline)
+        self._spans = {number: self._whole.spans[number] for number in stages}
+        dtype = shard_policy(plan).param_dtype if mesh.shard_mesh else None
+        seen = Sketch(
+            sketch, [*flow.blocks, *flow.units], dtype or self._dtype, lambda: computing(plan.precision, device)
+        )
+        self._staged = StagedModel(self.module, flow, list(self._spans.values()), seen, device.torch_device)
+        # The order matters: what changes forward comes first, the engines that hook into it last.
+        self._change_forward([name for name in self._staged.own if name in flow.blocks])
+        self._root = _Root(self.module)
+        self._split(self._root, [f"model.{name}" for name in _alone(self.module, self._staged.own)])
+        self._staged.listen()
+        self._hold()
+        self._refuse_idle()
+        self._reductions = list(self._shared_reductions())
+        self._stages = [self._stage(number) for number in self._spans]
+        self._schedule = make_schedule(plan.schedule, self._stages, plan.rounds)
+        self._rounds: Sequence[Micro] = ()
+        self._sent: list[dist.Work] = []
+
+    def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
+        self._set_mode(training=True)
+        self._statistics.keep()
+        self._await_sent()
+        self._rounds, self._seeds, self._objective, self._scale = (
+            [self.place(each) for each in rounds],
+            seeds,
+            objective,
+            scale,
+        )
+        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
+        self._reduce_in_backward(self._plan.reduce == "round")
+        for stage in self._stages:
+            stage.has_backward = True
+            stage.clear_runtime_states()
+        count = len(rounds)
+        with self._running():
+            try:
+                self._schedule._step_microbatches(
+                    [()] * count, [{"number": n} for n in range(count)], [None] * count, return_outputs=False
+                )
+            except RuntimeError as error:
+                _raise_own(error)
+                raise
+        self._reduce_rest()
+        self._take_gradients()
+        for reduction in self._reductions:
+            reduction()
+        return self._totals if self.reports else torch.zeros_like(self._totals)
+
+    def infer(self, micro: Micro) -> Any:
+        """Stage by stage; a rank whose stages are done goes on to the next micro-batch, and gives zeros."""
+        self._set_mode(training=False)
+        group, device = self._mesh.pipeline_group, self.device.torch_device
+        assert group is not None
+        with torch.no_grad(), self._running(), computing(self._plan.precision, self.device):
+            for number in self._spans:
+                received = [torch.empty(x.shape, dtype=x.dtype, device=device) for x in self._given(number, micro)]
+                for buffer in received:
+                    dist.recv(buffer, group=group, group_src=(number - 1) % group.size())
+                output = self._root(self._forward, number, micro, *received)
+                if number == self._plan.stage_count - 1:
+                    return pytree.tree_map(plain, output)
+                self._await_sent()
+                after = (number + 1) % group.size()
+                self._sent = [dist.isend(each.contiguous(), group=group, group_dst=after) for each in output]  # type: ignore[misc]
+        return self._staged.nothing(micro)
+
+    @property
+    def saved(self) -> list[Piece]:
+        """Every stage's, since every rank helps to gather them."""
+        here = {piece.name: piece for piece in self.state}
+        return [
+            here.get(name) or absent_piece(name, shape, dtype, self.device.torch_device, self.group)
+            for name, shape, dtype in self._whole.tensors(self._dtype)
+            if name in self._kept
+        ]
+
+    def _forward(self, number: int, micro: Micro, *received: Tensor) -> Any:
+        """What the next stage needs, or the model's output."""
+        given: Sequence[Tensor] = received
+        if self._tensor is not None:
+            whole = self._staged.crossing(self._spans[number].begin, micro)
+            given = [self._tensor.received(part, x) for part, x in zip(received, whole, strict=True)]
+        output = self._staged.run(self._spans[number], micro, given)
+        if number == self._plan.stage_count - 1:
+            return output
+        return tuple(output if self._tensor is None else map(self._tensor.to_send, output))
+
+    def _train(self, number: int, round_number: int, *received: Tensor) -> Any:
+        """A stage's forward of one round: what the next one needs, or the scaled loss."""
+        micro = self._rounds[round_number]
+        self.device.seed(mix(self._seeds[round_number], number))
+        with computing(self._plan.precision, self.device):
+            output = self._forward(number, micro, *received)
+            if number < self._plan.stage_count - 1:
+                return output
+            weighted = self._objective(output, micro)
+        loss, count = plain(weighted.sum), plain(torch.as_tensor(weighted.count))
+        self._totals += torch.stack([loss.detach().double(), count.to(self._totals)])
+        return loss * self._scale
+
+    def _stage(self, number: int) -> Stage:
+        group = self._mesh.pipeline_group
+        assert group is not None
+        span = self._spans[number]
+        own = [self.module.get_submodule(name) for name in self._staged.names_of(span)]
+        return Stage(
+            _StageModule(partial(self._root, self._train, number), own, self._staged.around),
+            number,
+            self._plan.stage_count,
+            self.device.torch_device,
+            group,
+            lambda round_number: self._given(number, self._rounds[round_number]),
+            len(self._whole.flow.crossing(span.end)),
+        )
+
+    def _given(self, number: int, micro: Micro) -> list[Tensor]:
+        """In the shape of what a stage receives."""
+        whole = self._staged.crossing(self._spans[number].begin, micro)
+        if self._tensor is None:
+            return whole
+        return [torch.empty(self._tensor.sent_shape(x), dtype=x.dtype, device="meta") for x in whole]
+
+    def _await_sent(self) -> None:
+        for work in self._sent:
+            work.wait()
+        self._sent = []
+
+    def _reduce_in_backward(self, reduces: bool) -> None:
+        """Whether each backward reduces its gradients. If not they are reduced once, at the step's end."""
+        if self._sharded is not None:
+            self._sharded.set_requires_gradient_sync(reduces)
+            self._sharded.set_is_last_backward(reduces)
+            self._sharded.set_reshard_after_backward(self._plan.sharding == "zero3")
+
+    def _reduce_rest(self) -> None:
+        """As torch's own stages do for a module that is fully_shard'ed, which ours is not by itself."""
+        if self._sharded is None:
+            return
+        self._sharded.set_requires_gradient_sync(True)
+        self._sharded.set_is_last_backward(True)
+        self._sharded.set_reshard_after_backward(True)
+        state = fully_shard.state(self._sharded)  # type: ignore[attr-defined]
+        for each in state._state_ctx.all_states:
+            for group in each._fsdp_param_groups:
+                group.post_backward()
+        state._root_post_backward_final_callback()
+
+    def _realize(self, module: nn.Module) -> None:
+        super()._realize(self.module if isinstance(module, _Root) else module)
+
+    def _piece(self, name: str, tensor: Tensor) -> Piece:
+        return self._whole.as_held(
+            super()._piece(self._whole.canonical.get(name, name), tensor), self._mesh.pipeline_rank
+        )
+
+    def _refuse_idle(self) -> None:
+        if not self.trained:
+            raise OnecurveError(
+                f"plan {self._plan}: pipeline rank {self._mesh.pipeline_rank} has nothing to train (its blocks are "
+                "frozen); use fewer stages, or another axis"
+            )
+
+    def _shared_reductions(self) -> Iterator[Reduction]:
+        """One per set of ranks that hold the same parameters, in one order everywhere."""
+        shared: dict[tuple[int, ...], list[Tensor]] = {}
+        for piece in sorted(self.trained, key=lambda each: each.name):
+            holders = self._whole.holders(piece.name)
+            if len(holders) > 1:
+                shared.setdefault(holders, []).append(piece.local)
+        for holders in sorted(shared):
+            yield Reduction(shared[holders], self._mesh.pipeline_group, holders)
+
+
+class _Root(nn.Module):
+    """What fully_shard takes for the root: called once per stage and round, and it always returns."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return work(*arguments)
+
+
+class _StageModule(nn.Module):
+    """What torch's stage calls, with the parameters that are the stage's own."""
+
+    def __init__(self, work: Callable[..., Any], own: Sequence[nn.Module], loose: Sequence[nn.Module]) -> None:
+        """`own`: the stage's blocks and units; `loose`: modules around them, of which it uses parameters."""
+        super().__init__()
+        self.own, self.loose = nn.ModuleList(own), list(loose)
+        self._work = work
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        yield from super().parameters(recurse)
+        for each in self.loose:
+            yield from each.parameters(recurse=False)
+
+    def forward(self, *received: Tensor, number: int) -> Any:
+        return self._work(number, *received)
+
+
+class _Inventory:
+    """What the whole model has, and which pipeline ranks have it."""
+
+    def __init__(self, model: nn.Module, flow: Flow, spans: Sequence[Span], ranks: int) -> None:
+        self.flow, self.spans, self._ranks = flow, spans, ranks
+        first = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+        self.canonical = {name: first[id(tensor)] for name, tensor in every}
+        self._sizes = [(first[id(t)], tuple(t.shape), t.dtype) for t in (*model.parameters(), *model.buffers())]
+        self._holders: dict[str, tuple[int, ...]] = {}
+        for name, canonical in self.canonical.items():
+            self._holders[canonical] = tuple(sorted({*self._holders.get(canonical, ()), *self._having(name)}))
+
+    def tensors(self, kept: torch.dtype) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
+        return [(name, shape, kept if dtype.is_floating_point else dtype) for name, shape, dtype in self._sizes]
+
+    def holders(self, name: str) -> tuple[int, ...]:
+        return self._holders[name]
+
+    def as_held(self, piece: Piece, rank: int) -> Piece:
+        """The piece as one of possibly several; those along the pipeline hold the same of it."""
+        repeated = rank != self._holders.get(piece.name, (0,))[0]
+        return replace(piece, repeated=repeated, everywhere=False)
+
+    def _having(self, name: str) -> set[int]:
+        """Pipeline ranks; what is in no block or unit is everywhere."""
+        number = next((n for n, block in enumerate(self.flow.blocks) if name.startswith(block + ".")), None)
+        unit = next((unit for unit in self.flow.units if name.startswith(unit + ".")), None)
+        return {
+            stage % self._ranks
+            for stage, span in enumerate(self.spans)
+            if (number is None or span.begin <= number < span.end)
+            and (unit is None or unit in self.flow.needed(span.begin, span.end))
+        }
+
+
+def _spans(stages: Sequence[int]) -> list[Span]:
+    return [Span(begin, end) for begin, end in pairwise([0, *accumulate(stages)])]
+
+
+def _alone(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """Those that share no parameter with another, so that they can be sharded by themselves."""
+    parameters = {name: {id(each) for each in model.get_submodule(name).parameters()} for name in names}
+    return [
+        name
+        for name, own in parameters.items()
+        if own and not any(own & others for other, others in parameters.items() if other != name)
+    ]
+
+
+def _raise_own(error: BaseException) -> None:
+    """torch wraps what a stage raised; a mistake in the user's own code is told as that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OnecurveError):
+            raise cause
+        cause = cause.__cause__

@@ -1,0 +1,170 @@
+"""A model of which a rank runs some blocks, with the model's own forward.
+
+The whole forward runs on every stage. Blocks of other stages are absent: in their place stands what was received of
+their outputs, or zeros of the right shape; once a stage's own blocks have run and another is called, the forward is
+left, by an exception that only this file sees. Units beside the blocks (embeddings, the head) are there on the stages
+that need them. All else that a model does between its blocks is done again wherever it is needed.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from onecurve.apply.sketch import Seen, Sketch
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.flow import Flow, Source
+from onecurve.job.batch import Micro
+
+
+@dataclass(frozen=True)
+class Span:
+    """The blocks [begin, end) of a stage, counted along the model."""
+
+    begin: int
+    end: int
+
+
+class Absent(nn.Module):
+    """In the place of a module that another stage has. What else is asked of the module, it still answers."""
+
+    def __init__(self, module: nn.Module, answer: Callable[[], Any]) -> None:
+        super().__init__()
+        self.__dict__["_absent"] = module  # not registered: its parameters are nobody's here
+        self._answer = answer
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return self._answer()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_absent"], name)
+
+
+class StagedModel:
+    """The model with what this rank has of it; the rest is taken out for good."""
+
+    def __init__(
+        self, model: nn.Module, flow: Flow, spans: Sequence[Span], sketch: Sketch, device: torch.device
+    ) -> None:
+        self._model, self._flow, self._sketch, self._device = model, flow, sketch, device
+        self._span = Span(0, len(flow.blocks))
+        self._seen = Seen({}, None)
+        self._calls: Counter[str] = Counter()
+        self._values: dict[Source, Tensor] = {}
+        number_of = {name: number for number, name in enumerate(flow.blocks)}
+        self._absent = {
+            name: Absent(model.get_submodule(name), self._answer(name, number_of.get(name)))
+            for name in (*flow.blocks, *flow.units)
+        }
+        self._present = {span: self._names(span) for span in spans}
+        self.own = [name for name in self._absent if any(name in names for names in self._present.values())]
+        for name, absent in self._absent.items():
+            if name not in self.own:
+                model.set_submodule(name, absent)
+        inside = {id(each) for name in self.own for each in model.get_submodule(name).modules()}
+        self.around = [each for each in model.modules() if id(each) not in inside and not isinstance(each, Absent)]
+        """Modules around the blocks and units: what is theirs alone, every stage has."""
+        self._modules = {name: model.get_submodule(name) for name in self.own}
+
+    def names_of(self, span: Span) -> list[str]:
+        """The blocks and units of a stage."""
+        return [name for name in self.own if name in self._present[span]]
+
+    def listen(self) -> None:
+        """Once engines have hooked into the blocks: from now on their outputs are seen as the engines leave them."""
+        for number, name in enumerate(self._flow.blocks):
+            if name in self.own:
+                self._modules[name].register_forward_hook(self._take(number))
+
+    def run(self, span: Span, micro: Micro, received: Sequence[Tensor]) -> Any:
+        """What later stages need after this span, in the order of the flow; of the last one the model's output."""
+        self._span, self._seen = span, self._sketch.of(micro)
+        self._calls.clear()
+        self._values = dict(zip(self._flow.crossing(span.begin), received, strict=True))
+        before = dict(self._values)
+        last = span.end == len(self._flow.blocks)
+        try:
+            with self._only(span):
+                output = micro.forward(self._model)
+        except _LeftError:
+            return [
+                value.clone() if before.get(source) is value else value  # handed on: a tensor of the stage's own
+                for source, value in ((each, self._values[each]) for each in self._flow.crossing(span.end))
+            ]
+        finally:
+            self._values = {}
+        if not last:
+            raise OnecurveError(f"model: its forward ended without calling {self._flow.blocks[span.end]!r}")
+        return output
+
+    def crossing(self, end: int, micro: Micro) -> list[Tensor]:
+        """Fake tensors of the shapes that cross before block `end`."""
+        returned = self._sketch.of(micro).returned
+        return [_tensors(returned[self._flow.blocks[a]][0])[n] for a, n in self._flow.crossing(end)]
+
+    def nothing(self, micro: Micro) -> Any:
+        """Zeros in the form of the model's output."""
+        return pytree.tree_map(self._zeros, self._sketch.of(micro).output)
+
+    def _names(self, span: Span) -> set[str]:
+        return {*self._flow.blocks[span.begin : span.end], *self._flow.needed(span.begin, span.end)}
+
+    @contextmanager
+    def _only(self, span: Span) -> Iterator[None]:
+        """What other stages of this rank have is out of the way."""
+        others = [name for name in self.own if name not in self._present[span]]
+        for name in others:
+            self._model.set_submodule(name, self._absent[name])
+        try:
+            yield
+        finally:
+            for name in others:
+                self._model.set_submodule(name, self._modules[name])
+
+    def _answer(self, name: str, number: int | None) -> Callable[[], Any]:
+        def answer() -> Any:
+            if number is not None and number >= self._span.end:
+                raise _LeftError
+            call = self._calls[name]
+            self._calls[name] += 1
+            leaves, form = pytree.tree_flatten(self._seen.returned[name][call])
+            received = _by_number(self._values, number)
+            count = -1
+            for place, leaf in enumerate(leaves):
+                if isinstance(leaf, Tensor):
+                    count += 1
+                    leaves[place] = received[count] if count in received else self._zeros(leaf)
+            return pytree.tree_unflatten(leaves, form)
+
+        return answer
+
+    def _zeros(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return torch.zeros(leaf.shape, dtype=leaf.dtype, device=self._device)
+
+    def _take(self, number: int) -> Callable[..., None]:
+        def take(_: nn.Module, __: Any, output: Any) -> None:
+            self._values |= {Source(number, n): tensor for n, tensor in enumerate(_tensors(output))}
+
+        return take
+
+
+class _LeftError(BaseException):
+    """The forward was left. Not an Exception, so that nobody who handles those sees it."""
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    return [each for each in pytree.tree_leaves(output) if isinstance(each, Tensor)]
+
+
+def _by_number(values: Mapping[Source, Tensor], block: int | None) -> dict[int, Tensor]:
+    return {source.tensor: value for source, value in values.items() if source.block == block}

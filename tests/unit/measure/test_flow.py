@@ -1,0 +1,88 @@
+"""What crosses a cut is found from the model's data flow, whatever its modules are called."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.flow import Flow, Source
+from onecurve.measure.blocks import find_blocks
+from onecurve.measure.flow import trace_flow
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "jobs"))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(x)
+
+
+class Skipping(nn.Module):
+    """The first block's output goes past the others; the head is the table, used without calling it."""
+
+    def __init__(self, detached: bool = False) -> None:
+        super().__init__()
+        self.table, self.norm, self.unused = nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(2, 2)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.detached = detached
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = first = self.blocks[0](self.table(words))
+        for block in self.blocks[1:]:
+            x = block(x)
+        kept = first.detach() if self.detached else first
+        return F.linear(self.norm(x + kept), self.table.weight)
+
+
+def flow_of(build: Callable[[], nn.Module], *inputs: Tensor) -> Flow:
+    mode = FakeTensorMode()
+    with mode:
+        model = build()
+    faked = [mode.from_tensor(each) for each in inputs]
+    return trace_flow(model, find_blocks(model), mode, lambda: model(*faked))
+
+
+@pytest.mark.parametrize("detached", [False, True])  # what crosses need not carry a gradient
+def test_what_skips_blocks_crosses_every_cut(detached: bool) -> None:
+    flow = flow_of(lambda: Skipping(detached), torch.zeros(2, 3, dtype=torch.int64))
+    assert flow.crossing(1) == (Source(0, 0),)
+    assert flow.crossing(2) == (Source(0, 0), Source(1, 0))
+    assert flow.crossing(4) == (Source(0, 0), Source(3, 0))
+
+
+def test_units_are_where_they_are_needed_and_the_unused_somewhere() -> None:
+    flow = flow_of(Skipping, torch.zeros(2, 3, dtype=torch.int64))
+    assert set(flow.units) == {"table", "norm", "unused"}
+    assert flow.needed(0, 2) == {"table"}
+    assert flow.needed(2, 3) == set()
+    assert flow.needed(3, 4) == {"table", "norm", "unused"}
+
+
+def test_the_first_tower_goes_past_the_second() -> None:
+    import towers
+
+    words = torch.zeros(2, 3, dtype=torch.int64)
+    flow = flow_of(lambda: towers.Towers(8, 2), words, words)
+    assert flow.blocks == ("query.0", "query.1", "item.0", "item.1")
+    assert flow.sources[2] == ()
+    assert flow.needed(2, 3) == {"words"}
+    assert flow.crossing(3) == (Source(1, 0), Source(2, 0))
+
+
+def test_a_block_that_is_called_twice_is_refused() -> None:
+    class Twice(Skipping):
+        def forward(self, words: Tensor) -> Tensor:
+            return self.blocks[0](super().forward(words)[..., :4])
+
+    with pytest.raises(OnecurveError, match=r"calls the block 'blocks.0' 2 times"):
+        flow_of(Twice, torch.zeros(2, 3, dtype=torch.int64))
