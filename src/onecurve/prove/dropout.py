@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
-from torch.overrides import TorchFunctionMode
+
+from onecurve.prove.lasting import Lasting
 
 _PROBABILITY = {
     F.dropout: ("p", 1),
@@ -32,21 +33,20 @@ def switch_off(module: nn.Module) -> int:
     return found
 
 
-class NoDropout(TorchFunctionMode):
+class NoDropout(Lasting):
     """Switches off what a model drops by calling functions; `found` says whether there was any."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in _PROBABILITY:
-            name, place = _PROBABILITY[func]
-            probability = kwargs.get(name, args[place] if len(args) > place else 0.0)
+    def call(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if function in _PROBABILITY:
+            name, place = _PROBABILITY[function]
+            probability = named.get(name, arguments[place] if len(arguments) > place else 0.0)
             self.found = self.found or bool(probability)
-            if len(args) > place:
-                args = (*args[:place], 0.0, *args[place + 1 :])
+            if len(arguments) > place:
+                arguments = (*arguments[:place], 0.0, *arguments[place + 1 :])
             else:
-                kwargs[name] = 0.0
-        return func(*args, **kwargs)
+                named[name] = 0.0
+        return function(*arguments, **named)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from onecurve.prove.comparison import Difference, compare_step, first_and_worst,
 from onecurve.prove.curve import ALLOWED, PERTURBED_RUNS, excess, perturb
 from onecurve.prove.dropout import NoDropout, switch_off
 from onecurve.prove.reference import train_on_one_device
+from onecurve.prove.wide import Wide
 from onecurve.train.objective import objective_of
 from onecurve.verbs.assembly import Assembly, assemble, refuse_unmatched_groups
 from onecurve.verbs.data import Data
@@ -49,6 +51,7 @@ class Proof:
         self._dtype = torch.float64 if self._exact else torch.float32
         self._folder = folder
         self._no_dropout = NoDropout()
+        self._wide = Wide()
         self._draws = False
         self._dropped = 0
         self._meshes: dict[Mesh, LiveMesh] = {}
@@ -87,6 +90,8 @@ class Proof:
             notes.append("batch norm sees a round at a time, so the one device takes as many rounds as the plan")
         if self._dropped or self._no_dropout.found:
             notes.append("dropout was switched off: its masks differ between plans by nature")
+        if self._wide.found:
+            notes.append("what the model computes in float32 was computed in float64, to leave rounding out")
         if draws:
             notes.append(
                 "the model draws random numbers in its forward, besides dropout: plans draw others, so they differ"
@@ -96,6 +101,12 @@ class Proof:
                 "differences near 1e-7 hint at a float32 cast inside the model or loss ('.float()', float32 constants)"
             )
         return notes
+
+    @contextmanager
+    def _exactly(self) -> Iterator[None]:
+        """What plans would differ by through no fault of theirs is left out, of the one device's run too."""
+        with self._no_dropout, self._wide if self._exact else nullcontext():
+            yield
 
     def _variant(self, plan: Plan) -> Variant:
         if not self._has_batch_norm:
@@ -123,7 +134,7 @@ class Proof:
                 keep_step(module, step, loss, self._place(variant))
 
         trained = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        with self._no_dropout:
+        with self._exactly():
             train_on_one_device(
                 module,
                 self._job.optimizers[""](trained),
@@ -158,7 +169,7 @@ class Proof:
     def _difference(self, plan: Plan, mesh: LiveMesh) -> Difference:
         blueprint = draw(self._job.model, self._job.seed)
         self._dropped += switch_off(blueprint.module)
-        with self._no_dropout:
+        with self._exactly():
             assembly = assemble(self._job, plan, mesh, self._device, self._data, blueprint)
             return self._exact_difference(assembly, plan) if self._exact else self._curve_difference(assembly, plan)
 
