@@ -24,7 +24,7 @@ _COLUMNS, _ROWS = ("q", "k", "v", "gate", "up"), ("o", "down")
 
 def build() -> nn.Module:
     torch.manual_seed(0)
-    return llama.Llama(SIZES["width"], SIZES["depth"], heads=4, kv_heads=2)
+    return llama.Llama(SIZES["width"], SIZES["depth"], heads=4, kv_heads=2, hidden=2 * SIZES["width"])
 
 
 def styles_step(mesh: DeviceMesh) -> Step:

@@ -24,7 +24,7 @@ def rotate(x_BHTD: Tensor) -> Tensor:
 
 
 class Layer(nn.Module):
-    def __init__(self, width: int, heads: int, kv_heads: int) -> None:
+    def __init__(self, width: int, heads: int, kv_heads: int, hidden: int) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
         self.attention_norm, self.mlp_norm = nn.RMSNorm(width), nn.RMSNorm(width)
@@ -32,9 +32,9 @@ class Layer(nn.Module):
         self.k = nn.Linear(width, kv_heads * self.size, bias=False)
         self.v = nn.Linear(width, kv_heads * self.size, bias=False)
         self.o = nn.Linear(width, width, bias=False)
-        self.gate = nn.Linear(width, 2 * width, bias=False)
-        self.up = nn.Linear(width, 2 * width, bias=False)
-        self.down = nn.Linear(2 * width, width, bias=False)
+        self.gate = nn.Linear(width, hidden, bias=False)
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, D = x.shape
@@ -49,18 +49,18 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    def __init__(self, width: int, depth: int, heads: int, kv_heads: int) -> None:
+    def __init__(self, width: int, depth: int, heads: int, kv_heads: int, hidden: int, words: int = 256) -> None:
         super().__init__()
-        self.bytes = nn.Embedding(256, width)
-        self.layers = nn.ModuleList(Layer(width, heads, kv_heads) for _ in range(depth))
+        self.words = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(Layer(width, heads, kv_heads, hidden) for _ in range(depth))
         self.norm = nn.RMSNorm(width)
-        self.head = nn.Linear(width, 256, bias=False)
+        self.head = nn.Linear(width, words, bias=False)
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, text_BT: Tensor) -> Tensor:
-        x = self.bytes(text_BT)
+        x = self.words(text_BT)
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))
@@ -95,7 +95,7 @@ def job(
     steps: int = 300,
 ) -> oc.Job:
     return oc.Job(
-        model=lambda: Llama(width, depth, heads, kv_heads=heads // 2),
+        model=lambda: Llama(width, depth, heads, kv_heads=heads // 2, hidden=2 * width),
         loss=oc.loss.next_token,
         data=lambda: Paragraphs(slice(0, -3), context),
         collate=collate,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from onecurve.apply.guess import Guess
@@ -23,13 +24,19 @@ class Blueprint:
         """Run the model on fake tensors: nothing is computed, but what it calls can be seen. The blueprint is spent."""
         if self.tape is None:
             raise OnecurveError("a model that was built whole has no fake forward")
-        inputs = pytree.tree_map(self._fake, micro.inputs)
         with self.tape.mode, Guess():
-            return Micro(inputs, None, micro.samples).forward(self.module)
+            return self.faked(micro).forward(self.module)
+
+    def faked(self, micro: Micro) -> Micro:
+        """The micro-batch as the model on fake tensors takes it."""
+        inputs, target = pytree.tree_map(self._fake, (micro.inputs, micro.target))
+        return Micro(inputs, target, micro.samples)
 
     def _fake(self, leaf: object) -> object:
         assert self.tape is not None
-        return self.tape.mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
+        if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor):
+            return leaf
+        return self.tape.mode.from_tensor(leaf)
 
     @property
     def parameter_bytes(self) -> int:

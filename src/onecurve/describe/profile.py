@@ -1,9 +1,12 @@
 """What a model's parts cost, as measure/ traces it and predict/ prices it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+FlopKind = Literal["matrix", "attention", "convolution"]
+When = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
@@ -13,12 +16,78 @@ class Collective:
     kind: CollectiveKind
     size: int
     """Bytes of the whole tensor: what every rank has afterwards (all_gather) or before (the others)."""
-    when: Literal["forward", "backward"]
+    when: When
 
 
 @dataclass(frozen=True)
 class Work:
     """What one rank does for one micro-batch, forward and backward."""
 
-    flops: int
+    forward: Mapping[FlopKind, int] = field(default_factory=dict)
+    """FLOPs: two for each product that is added up; attention is counted in full, also where a mask leaves out half."""
+    backward: Mapping[FlopKind, int] = field(default_factory=dict)
+    moved: int = 0
+    """Bytes that operations read and write."""
     collectives: tuple[Collective, ...] = ()
+
+    @property
+    def flops(self) -> int:
+        return sum(self.forward.values()) + sum(self.backward.values())
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the model, or, where `names` is empty, all that the model does outside its blocks."""
+
+    names: tuple[str, ...]
+    """Blocks that are alike, each of which costs this."""
+    parameters: int
+    """Elements, ties once."""
+    trained: int
+    parameter_bytes: int
+    trained_bytes: int
+    work: Work
+    kept: int
+    """Bytes of activations kept for backward, what it is given among them."""
+    given: int
+    """Bytes of the activation it is given: what a block keeps that recomputes all else."""
+
+    @property
+    def count(self) -> int:
+        return max(1, len(self.names))
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a micro-batch of so many samples costs on one device."""
+
+    samples: int
+    blocks: tuple[Module, ...]
+    outside: Module
+    shared: int
+    """Bytes of activations that several blocks keep together, such as tables of positions."""
+    optimizer_tensors: int
+    """Of the size of the trained parameters; 0 where that is not known."""
+
+    @property
+    def modules(self) -> tuple[Module, ...]:
+        return (*self.blocks, self.outside)
+
+    @property
+    def parameters(self) -> int:
+        return sum(each.parameters * each.count for each in self.modules)
+
+    @property
+    def optimizer_bytes(self) -> int:
+        return self.optimizer_tensors * sum(each.trained_bytes * each.count for each in self.modules)
+
+    @property
+    def kept(self) -> int:
+        return self.shared + sum(each.kept * each.count for each in self.modules)
+
+    @property
+    def flops(self) -> int:
+        return sum(each.work.flops * each.count for each in self.modules)
+
+    def forward_flops(self, kind: FlopKind) -> int:
+        return sum(each.work.forward.get(kind, 0) * each.count for each in self.modules)

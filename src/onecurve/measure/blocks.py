@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -50,6 +51,8 @@ def passed_over(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
             given = next(each for each in pytree.tree_leaves((arguments, named)) if isinstance(each, Tensor))
             leaves, form = pytree.tree_flatten(returned)
             place = next(number for number, each in enumerate(leaves) if isinstance(each, Tensor))
+            if leaves[place].shape != given.shape:
+                given = _Reshaped.apply(given, leaves[place])  # type: ignore[no-untyped-call]
             return pytree.tree_unflatten([given if n == place else each for n, each in enumerate(leaves)], form)
 
         return forward
@@ -64,6 +67,19 @@ def passed_over(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
                 del block.forward
             else:
                 block.forward = forward
+
+
+class _Reshaped(torch.autograd.Function):
+    """A tensor of another shape, which gradients go through all the same."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, like: Tensor) -> Tensor:
+        ctx.like = given
+        return torch.empty_like(like)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return torch.empty_like(ctx.like), None
 
 
 def _search(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:

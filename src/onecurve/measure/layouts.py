@@ -7,11 +7,10 @@ pretended mesh tells which collectives such a pair really costs, and a price ran
 MLPs the best pairs are the known ones: columns into rows.
 """
 
-import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from onecurve.describe.layout import Layout
 from onecurve.describe.profile import Collective, Work
+from onecurve.measure.call import Call, snapshot
 from onecurve.measure.work import Count
 
 Layouts = dict[str, Layout]
@@ -33,23 +33,6 @@ _MOST_PARTS = 4
 _LARGE = 0.05  # of all parameters; below that a table is not worth an exchange
 
 
-@dataclass(frozen=True)
-class Call:
-    """How a module was called by the model."""
-
-    name: str
-    module: nn.Module
-    arguments: tuple[Any, ...]
-    named: dict[str, Any]
-    output: Any = None
-
-    @property
-    def given(self) -> Tensor | None:
-        """The activation it works on: its first tensor."""
-        leaves = pytree.tree_leaves((self.arguments, self.named))
-        return next((each for each in leaves if isinstance(each, Tensor)), None)
-
-
 @dataclass
 class Owner:
     """A module that holds a matrix, and how each of its dimensions may be cut."""
@@ -59,29 +42,6 @@ class Owner:
     """Ways to cut it so that its output is cut."""
     rows: list[Layouts] = field(default_factory=list)
     """Ways to cut it so that it takes a cut input, or gives partial sums."""
-
-
-def observe(module: nn.Module, forward: Callable[[], object]) -> list[Call]:
-    """The calls of all modules in a forward, in order."""
-    calls: list[Call] = []
-    begun: list[Call] = []
-
-    def begin(name: str) -> Callable[..., None]:
-        return lambda module, *given: begun.append(Call(name, module, *_snapshot(given)))
-
-    def end(_: nn.Module, __: Any, output: Any) -> None:
-        calls.append(replace(begun.pop(), output=output))
-
-    handles = []
-    for name, each in module.named_modules():
-        handles.append(each.register_forward_pre_hook(begin(name), with_kwargs=True))
-        handles.append(each.register_forward_hook(end))
-    try:
-        forward()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return calls
 
 
 class LayoutSearch:
@@ -166,7 +126,7 @@ class LayoutSearch:
 
     def _distributed(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         """The call's arguments with its first activation as the stream is: whole on every rank."""
-        leaves, form = pytree.tree_flatten(_snapshot((call.arguments, call.named)))
+        leaves, form = pytree.tree_flatten(snapshot((call.arguments, call.named)))
         place = next(n for n, each in enumerate(leaves) if isinstance(each, Tensor))
         stream = DTensor.from_local(leaves[place].detach(), self._mesh, [Replicate()], run_check=False)
         leaves[place] = stream.requires_grad_(stream.is_floating_point())
@@ -223,18 +183,6 @@ class LayoutSearch:
         finally:
             handle.remove()
         return seen[0] if seen and not exchanged else ""
-
-
-def _snapshot(values: Any) -> Any:
-    """Arguments as they are now: a block may write into them (a key-value cache)."""
-
-    def copied(leaf: Any) -> Any:
-        try:
-            return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
-        except Exception:
-            return leaf
-
-    return pytree.tree_map(copied, values)
 
 
 def _texts(layouts: Layouts) -> dict[str, str]:

@@ -1,18 +1,24 @@
-"""Counts what a forward and backward on fake tensors would do on one rank: FLOPs and collectives."""
+"""Counts what a forward and backward on fake tensors would do on one rank: FLOPs, bytes moved, collectives."""
 
+from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from onecurve.describe.profile import Collective, CollectiveKind, Work
+from onecurve.describe.profile import Collective, CollectiveKind, FlopKind, When, Work
 
-_aten = torch.ops.aten
+_FUNCTIONAL = {
+    "c10d::_allgather_base_": "all_gather",
+    "c10d::_reduce_scatter_base_": "reduce_scatter",
+    "c10d::allreduce_": "all_reduce",
+}
+"""What engines call that do not go through functional collectives."""
 
 
 class Count(TorchDispatchMode):
@@ -24,13 +30,15 @@ class Count(TorchDispatchMode):
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode = mode
-        self.flops = 0
+        self._flops: dict[When, Counter[FlopKind]] = {"forward": Counter(), "backward": Counter()}
+        self._moved = 0
         self.collectives: list[Collective] = []
-        self.when: Literal["forward", "backward"] = "forward"
+        self.when: When = "forward"
 
     @property
     def work(self) -> Work:
-        return Work(self.flops, tuple(self.collectives))
+        forward, backward = dict(self._flops["forward"]), dict(self._flops["backward"])
+        return Work(forward, backward, self._moved, tuple(self.collectives))
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
@@ -39,30 +47,44 @@ class Count(TorchDispatchMode):
             return NotImplemented
         named = named or {}
         result = operation(*arguments, **named)
-        if not any(isinstance(each, FakeTensor) and each.fake_mode is self._mode for each in arguments):
+        if not self._is_ours(arguments):
             return result
-        if operation.namespace == "_c10d_functional":
-            self._see_collective(operation._schema.name, arguments[0], result)
+        if operation.namespace in ("_c10d_functional", "c10d"):
+            self._see_collective(operation._schema.name, arguments, result)
         else:
-            self.flops += _flops(operation, arguments, named, result)
+            kind, flops = _flops(operation, arguments, named, result)
+            if flops:
+                self._flops[self.when][kind] += flops
+            if not operation.is_view:
+                tensors = {id(x): x.nbytes for x in pytree.tree_leaves((arguments, result)) if isinstance(x, Tensor)}
+                self._moved += sum(tensors.values())
         return result
 
-    def _see_collective(self, name: str, argument: Any, result: Any) -> None:
-        kind = next((each for each in get_args(CollectiveKind) if f"::{each}" in name), None)
+    def _is_ours(self, arguments: tuple[Any, ...]) -> bool:
+        leaves = pytree.tree_leaves(arguments)
+        return any(isinstance(each, FakeTensor) and each.fake_mode is self._mode for each in leaves)
+
+    def _see_collective(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        name = _FUNCTIONAL.get(name, name)
+        kind = next((each for each in get_args(CollectiveKind) if each in name), None)
         if kind is not None:
-            self.collectives.append(Collective(kind, max(argument.nbytes, result.nbytes), self.when))
+            tensors = [each for each in pytree.tree_leaves((arguments, result)) if isinstance(each, Tensor)]
+            self.collectives.append(Collective(kind, max(each.nbytes for each in tensors), self.when))
 
 
-def _flops(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> int:
-    count: Callable[..., int] | None = flop_registry.get(operation._overloadpacket)
-    if count is not None:
-        return int(count(*arguments, **named, out_val=result))
-    if operation is _aten._scaled_dot_product_flash_attention_for_cpu.default:  # torch counts only other devices'
-        return int(sdpa_flop_count(*(_shape(each) for each in arguments[:3])))  # type: ignore[no-untyped-call]
-    if operation is _aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
-        return int(sdpa_backward_flop_count(*(_shape(each) for each in arguments[:4])))  # type: ignore[no-untyped-call]
-    return 0
+def _flops(operation: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> tuple[FlopKind, int]:
+    if "scaled_dot_product" in operation._schema.name:
+        backward = "backward" in operation._schema.name
+        shapes = [tuple(each.shape) for each in arguments[: 4 if backward else 3]]
+        shapes = shapes if not backward else [shapes[0], *_like_heads(shapes[1:])]
+        count = sdpa_backward_flop_count if backward else sdpa_flop_count
+        return "attention", int(count(*(shapes if backward else _like_heads(shapes))))
+    found: Callable[..., int] | None = flop_registry.get(operation._overloadpacket)
+    flops = int(found(*arguments, **named, out_val=result)) if found is not None else 0
+    return "convolution" if "convolution" in operation._schema.name else "matrix", flops
 
 
-def _shape(tensor: Tensor) -> tuple[int, ...]:
-    return tuple(tensor.shape)
+def _like_heads(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Grouped heads of keys and values are each used by several of the queries."""
+    query, *others = shapes
+    return [query, *((each[0], query[1], *each[2:]) for each in others)]

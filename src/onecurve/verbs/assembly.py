@@ -18,11 +18,11 @@ from onecurve.device.randomness import preserved, seed_all
 from onecurve.job.batch import Micro
 from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer
-from onecurve.measure.blocks import called_modules, find_blocks
 from onecurve.train.objective import objective_of, refuse_false_mean
 from onecurve.train.trainer import Trainer
 from onecurve.verbs.data import Data
 from onecurve.verbs.stages import flow_of
+from onecurve.verbs.tracing import blocks_of
 
 _TRIAL_SAMPLES = 12
 
@@ -33,11 +33,6 @@ class Assembly:
 
     part: DataPart | PipelinePart
     trainer: Trainer
-
-
-def optimizer_tensors(job: Job) -> int:
-    """Tensors of optimizer state per parameter, as far as it is known before the first step."""
-    return min(each.state_tensors if isinstance(each, Optimizer) else 0 for each in job.optimizers.values())
 
 
 def refuse_unmatched_groups(job: Job, blueprint: Blueprint) -> None:
@@ -73,17 +68,9 @@ def _part(
     if plan.mesh.pipeline > 1:
         flow = flow_of(job, data)
         return PipelinePart(blueprint, plan, mesh, device, flow, draw(job.model, job.seed), job.batch_norm)
-    blocks = _blocks(job, plan, data, blueprint)
+    wraps = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
+    blocks = blocks_of(draw(job.model, job.seed), data.micro(0, 2)) if wraps else []
     return DataPart(blueprint, plan, mesh, device, blocks, job.batch_norm, _trial(job, data, device))
-
-
-def _blocks(job: Job, plan: Plan, data: Data, blueprint: Blueprint) -> list[str]:
-    """The blocks to wrap, if the plan wraps any; a second, spent blueprint tells which are called."""
-    if plan.mesh.shard == 1 and plan.recompute == "none" and not plan.compile:
-        return []
-    spent = draw(job.model, job.seed)
-    micro = data.micro(0, 2)
-    return find_blocks(blueprint.module, called_modules(spent.module, lambda _: spent.forward(micro)))
 
 
 def _trial(job: Job, data: Data, device: Device) -> Trial:

@@ -4,27 +4,25 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils import _pytree as pytree
 
-from onecurve.apply.blueprint import Blueprint, draw
 from onecurve.apply.tensor import TensorAxis
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 from onecurve.describe.plan import Plan
-from onecurve.job.batch import Micro
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks, passed_over
-from onecurve.measure.layouts import LayoutSearch, observe, pattern
+from onecurve.measure.call import observe
+from onecurve.measure.layouts import LayoutSearch, pattern
 from onecurve.predict.collective import Link, seconds
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import Data
+from onecurve.verbs.tracing import traceable
 
 _SAMPLES = 2
 
@@ -54,12 +52,10 @@ def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], job: Job, d
 
 def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
     """Patterns of parameter names → layouts, for so many tensor ranks."""
-    blueprint = draw(job.model, job.seed)
-    if blueprint.tape is None:
-        raise OnecurveError(f"model: {blueprint.warning}; the tensor axis needs a constructor that can be recorded")
-    blueprint.tape.mode.allow_non_fake_inputs = True
+    blueprint = traceable(job)
+    assert blueprint.tape is not None
     model = blueprint.module
-    micro = _fake(blueprint, data.micro(0, min(_SAMPLES, job.global_batch)))
+    micro = blueprint.faked(data.micro(0, min(_SAMPLES, job.global_batch)))
     with pretended_world(degree) as mesh:
         calls = observe(model, lambda: micro.forward(model))
         search = LayoutSearch(
@@ -104,16 +100,6 @@ def pretended_world(size: int) -> Iterator[DeviceMesh]:
     finally:
         logger.setLevel(level)
         dist.destroy_process_group()
-
-
-def _fake(blueprint: Blueprint, micro: Micro) -> Micro:
-    assert blueprint.tape is not None
-    mode = blueprint.tape.mode
-
-    def fake(leaf: Any) -> Any:
-        return mode.from_tensor(leaf) if isinstance(leaf, Tensor) else leaf
-
-    return Micro(pytree.tree_map(fake, micro.inputs), pytree.tree_map(fake, micro.target), micro.samples)
 
 
 def _alike(model: nn.Module, blocks: Sequence[str]) -> list[list[str]]:

@@ -19,10 +19,11 @@ from onecurve.device.device import here, loader_workers, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
-from onecurve.verbs.assembly import optimizer_tensors, refuse_unmatched_groups
+from onecurve.verbs.assembly import refuse_unmatched_groups
 from onecurve.verbs.choice import choose_plan
 from onecurve.verbs.completion import complete
 from onecurve.verbs.data import Data, open_data
+from onecurve.verbs.profile import optimizer_tensors
 
 
 class Ready:

@@ -1,14 +1,20 @@
 """Spreads a model's blocks over pipeline stages: measure tells what flows and what it costs, search balances."""
 
-from onecurve.apply.blueprint import draw
+from collections.abc import Iterable
+
+from torch import nn
+
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.flow import Flow
 from onecurve.describe.plan import Plan
+from onecurve.describe.profile import Module
 from onecurve.job.job import Job
-from onecurve.measure.blocks import called_modules, find_blocks
+from onecurve.measure.call import alike_once
 from onecurve.measure.flow import trace_flow
-from onecurve.search.stages import balance
+from onecurve.search.stages import Cost, balance
 from onecurve.verbs.data import Data
+from onecurve.verbs.profile import profile_of
+from onecurve.verbs.tracing import blocks_of, traceable
 
 _SAMPLES = 2
 
@@ -16,17 +22,15 @@ _SAMPLES = 2
 def flow_of(job: Job, data: Data) -> Flow:
     """What flows between the blocks of the job's model."""
     micro = data.micro(0, min(_SAMPLES, job.global_batch))
-    spent = draw(job.model, job.seed)
-    if spent.tape is None:
-        raise OnecurveError(f"model: {spent.warning}; a pipeline needs a constructor that can be recorded")
-    blocks = find_blocks(spent.module, called_modules(spent.module, lambda _: spent.forward(micro)))
+    blueprint = traceable(job)
+    assert blueprint.tape is not None
+    blocks = blocks_of(blueprint, micro)
     if not blocks:
         raise OnecurveError(
             "model: no repeated blocks were found in it, so a pipeline has nothing to split; use another axis"
         )
-    traced = draw(job.model, job.seed)
-    assert traced.tape is not None
-    return trace_flow(traced.module, blocks, traced.tape.mode, lambda: traced.forward(micro))
+    with alike_once({name: blueprint.module.get_submodule(name) for name in blocks}):
+        return trace_flow(blueprint.module, blocks, blueprint.tape.mode, lambda: blueprint.forward(micro))
 
 
 def spread(plan: Plan, job: Job, data: Data) -> tuple[int, ...]:
@@ -36,6 +40,19 @@ def spread(plan: Plan, job: Job, data: Data) -> tuple[int, ...]:
         raise OnecurveError(
             f"plan {plan}: {plan.stage_count} stages for a model of {len(flow.blocks)} blocks; shorten the pipeline"
         )
-    model = draw(job.model, job.seed).module
-    costs = [(float(sum(p.numel() for p in model.get_submodule(name).parameters())), 0.0) for name in flow.blocks]
-    return balance(costs, plan.stage_count)
+    profile = profile_of(job, data, min(_SAMPLES, job.global_batch))
+    of_block = {name: each for each in profile.blocks for name in each.names}
+    copies = 2 + profile.optimizer_tensors  # parameters, gradients, optimizer state
+    model = traceable(job).module
+    first: Cost = (0.0, copies * _bytes(model, flow.used[0]))
+    # What is outside the blocks and costs time is the head and the loss; embeddings are looked up.
+    last: Cost = (float(profile.outside.work.flops), copies * _bytes(model, flow.used[-1]))
+    return balance([_cost(of_block[name], copies) for name in flow.blocks], plan.stage_count, first, last)
+
+
+def _cost(block: Module, copies: int) -> Cost:
+    return float(block.work.flops), float(copies * block.parameter_bytes + block.kept)
+
+
+def _bytes(model: nn.Module, units: Iterable[str]) -> int:
+    return sum(parameter.nbytes for name in units for parameter in model.get_submodule(name).parameters())

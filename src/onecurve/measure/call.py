@@ -1,0 +1,110 @@
+"""How a model calls its modules."""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a module was called by the model."""
+
+    name: str
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    named: dict[str, Any]
+    output: Any = None
+
+    @property
+    def given(self) -> Tensor | None:
+        """The activation it works on: its first tensor."""
+        leaves = pytree.tree_leaves((self.arguments, self.named))
+        return next((each for each in leaves if isinstance(each, Tensor)), None)
+
+
+def observe(module: nn.Module, forward: Callable[[], object]) -> list[Call]:
+    """The calls of all modules in a forward, in order."""
+    calls: list[Call] = []
+    begun: list[Call] = []
+
+    def begin(name: str) -> Callable[..., None]:
+        return lambda module, *given: begun.append(Call(name, module, *snapshot(given)))
+
+    def end(_: nn.Module, __: Any, output: Any) -> None:
+        calls.append(replace(begun.pop(), output=output))
+
+    handles = []
+    for name, each in module.named_modules():
+        handles.append(each.register_forward_pre_hook(begin(name), with_kwargs=True))
+        handles.append(each.register_forward_hook(end))
+    try:
+        forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def snapshot(values: Any) -> Any:
+    """Arguments as they are now: a block may write into them (a key-value cache)."""
+
+    def copied(leaf: Any) -> Any:
+        try:
+            return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+        except Exception:
+            return leaf
+
+    return pytree.tree_map(copied, values)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Modules of one class and size that were given the same sizes."""
+
+    first: Call
+    names: list[str]
+
+
+@contextmanager
+def alike_once(modules: Mapping[str, nn.Module]) -> Iterator[dict[object, Kind]]:
+    """On fake tensors: of modules that are alike the first runs, and the others return tensors in the shape of its."""
+    kinds: dict[object, Kind] = {}
+    before = {name: module.__dict__.get("forward") for name, module in modules.items()}
+
+    def once(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        sizes = tuple((each, tuple(parameter.shape)) for each, parameter in module.named_parameters())
+
+        def run(*arguments: Any, **named: Any) -> Any:
+            leaves = pytree.tree_leaves((arguments, named))
+            given = tuple(tuple(each.shape) if isinstance(each, Tensor) else type(each) for each in leaves)
+            key = type(module), sizes, given
+            if key in kinds:
+                kinds[key].names.append(name)
+                return pytree.tree_map(_another, kinds[key].first.output)
+            *given_then, named_then = snapshot((*arguments, named))
+            output = forward(*arguments, **named)
+            kinds[key] = Kind(Call(name, module, tuple(given_then), named_then, output), [name])
+            return output
+
+        return run
+
+    try:
+        for name, module in modules.items():
+            module.forward = once(name, module, module.forward)
+        yield kinds
+    finally:
+        for name, own in before.items():
+            if own is None:
+                del modules[name].forward
+            else:
+                modules[name].forward = own
+
+
+def _another(leaf: Any) -> Any:
+    return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf

@@ -1,0 +1,136 @@
+"""The profile of a model: what its blocks and the rest cost, traced on fake tensors, of any size.
+
+Blocks that are alike are traced once: what the first returned, the others return. A block is then run by itself,
+forward and backward; and the model once more with all its blocks passed over, which leaves what is outside them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from onecurve.describe.profile import Module, Profile, Work
+from onecurve.measure.blocks import passed_over
+from onecurve.measure.call import Call, alike_once
+from onecurve.measure.work import Count
+
+
+@dataclass(frozen=True)
+class Forward:
+    """How to run the model on a micro-batch of fake tensors."""
+
+    mode: FakeTensorMode
+    samples: int
+    run: Callable[[], object]
+    loss: Callable[[], Tensor]
+
+
+def profile(model: nn.Module, blocks: Sequence[str], forward: Forward, optimizer_tensors: int) -> Profile:
+    """`blocks`: names of the model's blocks."""
+    modules = {name: model.get_submodule(name) for name in blocks}
+    with forward.mode:
+        with torch.no_grad(), alike_once(modules) as kinds:
+            forward.run()
+        found, shared = [], _Kept(model)
+        for kind in kinds.values():
+            work, kept = _run_block(kind.first, forward.mode, shared)
+            found.append(_module(kind.first.module.parameters(), kind.names, work, kept, kind.first.given))
+        returned = {modules[name]: kind.first.output for kind in kinds.values() for name in kind.names}
+        with passed_over(returned):
+            work, outside = _run_outside(model, forward)
+    inside = {id(each) for module in modules.values() for each in module.parameters()}
+    rest = [each for each in model.parameters() if id(each) not in inside]
+    outside.drop(shared)
+    return Profile(
+        forward.samples,
+        tuple(found),
+        _module(rest, [], work, outside.size, None),
+        shared.size,
+        optimizer_tensors,
+    )
+
+
+@dataclass
+class _Kept:
+    """Storages that autograd keeps, but for the model's own."""
+
+    model: nn.Module
+    storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        state = (*self.model.parameters(), *self.model.buffers())
+        self._own = {each.untyped_storage()._cdata for each in state}
+
+    @property
+    def size(self) -> int:
+        return sum(each.nbytes() for each in self.storages.values())
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        self.add(tensor)
+        return tensor
+
+    def add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._own:
+            self.storages[storage._cdata] = storage
+
+    def drop(self, other: "_Kept") -> None:
+        for key in other.storages:
+            self.storages.pop(key, None)
+
+
+def _run_block(call: Call, mode: FakeTensorMode, shared: _Kept) -> tuple[Work, int]:
+    """One block by itself, and what it keeps. What it is given beside the stream others keep too: that is `shared`."""
+    leaves, form = pytree.tree_flatten((call.arguments, call.named))
+    places = [number for number, each in enumerate(leaves) if isinstance(each, Tensor)]
+    stream = leaves[places[0]].detach()
+    leaves[places[0]] = stream.requires_grad_(stream.is_floating_point())
+    arguments, named = pytree.tree_unflatten(leaves, form)
+    kept, count = _Kept(call.module), Count(mode)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor), count:
+        outputs = [each for each in pytree.tree_leaves(call.module(*arguments, **named)) if isinstance(each, Tensor)]
+        count.when = "backward"
+        floating = [each for each in outputs if each.requires_grad]
+        torch.autograd.backward(floating, [torch.empty_like(each) for each in floating])
+    _clear(call.module)
+    for place in places[1:]:
+        if leaves[place].untyped_storage()._cdata in kept.storages:
+            shared.add(leaves[place])
+    kept.drop(shared)
+    if stream.untyped_storage()._cdata in kept.storages:  # in a chain a block's output is what the next one is given
+        for each in outputs:
+            kept.storages.pop(each.untyped_storage()._cdata, None)
+    return count.work, kept.size
+
+
+def _run_outside(model: nn.Module, forward: Forward) -> tuple[Work, _Kept]:
+    kept, count = _Kept(model), Count(forward.mode)
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor), count:
+        loss = forward.loss()
+        count.when = "backward"
+        loss.backward()  # type: ignore[no-untyped-call]
+    _clear(model)
+    return count.work, kept
+
+
+def _clear(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+def _module(parameters: Iterable[Tensor], names: Sequence[str], work: Work, kept: int, given: Tensor | None) -> Module:
+    every = list(parameters)
+    trained = [each for each in every if each.requires_grad]
+    return Module(
+        tuple(names),
+        sum(each.numel() for each in every),
+        sum(each.numel() for each in trained),
+        sum(each.nbytes for each in every),
+        sum(each.nbytes for each in trained),
+        work,
+        kept,
+        0 if given is None else given.nbytes,
+    )

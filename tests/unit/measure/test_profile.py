@@ -1,0 +1,84 @@
+"""The profile's figures against closed forms, and against what a real run keeps."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import onecurve as oc
+from onecurve.job.script import load_job
+from onecurve.train.objective import objective_of
+from onecurve.verbs.data import open_data
+from onecurve.verbs.profile import profile_of
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
+import llama
+
+ROOT = Path(__file__).parents[3]
+
+
+class Tokens:
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(self.length, dtype=torch.int64), torch.zeros(self.length, dtype=torch.int64)
+
+
+@pytest.mark.timeout(60)
+def test_llama_3_405b_equals_the_closed_forms() -> None:
+    width, depth, heads, kv_heads, hidden, words, length = 16384, 126, 128, 8, 53248, 128256, 8192
+    job = oc.Job(
+        model=lambda: llama.Llama(width, depth, heads, kv_heads, hidden, words),
+        loss=oc.loss.next_token,
+        data=lambda: Tokens(length),
+        optimizer=oc.AdamW(),
+        global_batch=16,
+        steps=1,
+    )
+    found = profile_of(job, open_data(job), samples=1)
+    matrices = 2 * width**2 + 2 * width * (width // heads * kv_heads) + 3 * width * hidden
+    assert found.parameters == depth * (matrices + 2 * width) + 2 * words * width + width == 405_853_388_800
+    products = 2 * length * (depth * matrices + words * width)
+    attention = 4 * length**2 * width * depth
+    assert found.forward_flops("matrix") == products
+    assert found.forward_flops("attention") == attention
+    assert found.flops == 3 * products + attention * 7 // 2  # backward computes the scores once more
+    assert found.optimizer_bytes == 2 * 4 * found.parameters
+    assert [len(block.names) for block in found.blocks] == [depth]
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [
+        ("examples/gpt.py", ["width=32", "depth=3"]),
+        ("examples/llama.py", ["width=32", "depth=3"]),
+        ("examples/resnet.py", ["width=8"]),
+        ("tests/jobs/vision.py", []),
+        ("tests/jobs/towers.py", []),
+    ],
+)
+def test_kept_activations_are_those_of_a_real_run(script: str, arguments: list[str]) -> None:
+    job = load_job(ROOT / script, tuple(arguments))
+    data = open_data(job)
+    found = profile_of(job, data, samples=4)
+    model, micro = job.model(), data.micro(0, 4)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = objective_of(job.loss)(micro.forward(model), micro).sum
+    assert found.kept == pytest.approx(sum(kept.values()), rel=0.03)
+    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert loss.isfinite()
