@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Placement, Replicate, distribute_tensor
 from torch.utils import _pytree as pytree
 
 from onecurve.describe.layout import Layout
@@ -47,8 +47,12 @@ class Owner:
 class LayoutSearch:
     """Finds the layouts of a block."""
 
-    def __init__(self, mesh: DeviceMesh, mode: FakeTensorMode, cut: Cut, price: Price) -> None:
+    def __init__(
+        self, mesh: DeviceMesh, mode: FakeTensorMode, cut: Cut, price: Price, stream: Placement | None = None
+    ) -> None:
+        """`stream`: how activations lie between the blocks; whole on every rank if not said."""
         self._mesh, self._mode, self._cut, self._price = mesh, mode, cut, price
+        self._stream = [stream or Replicate()]
 
     def of_block(self, block: Call, inside: Sequence[Call]) -> Layouts:
         """`inside`: the calls within the block, names relative to it."""
@@ -105,6 +109,12 @@ class LayoutSearch:
     def _rank(self, work: Work) -> tuple[int, float]:
         return work.flops, sum(map(self._price, work.collectives))
 
+    def work_of(self, block: Call, layouts: Mapping[str, str]) -> Work:
+        """What a block costs that is cut so."""
+        work = self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
+        assert work is not None
+        return work
+
     def _try(self, call: Call, layouts: Layouts) -> Work | None:
         """What the call costs so, forward and backward; None where DTensor cannot do it."""
         arguments, named, stream = self._distributed(call)
@@ -115,20 +125,22 @@ class LayoutSearch:
                 output = next(each for each in outputs if isinstance(each, Tensor) and each.is_floating_point())
                 if not isinstance(output, DTensor):
                     return None
-                output = output.redistribute(placements=[Replicate()])
+                output = output.redistribute(placements=self._stream)
                 count.when = "backward"
                 output.backward(output.detach())  # type: ignore[no-untyped-call]
                 if isinstance(stream.grad, DTensor):
-                    stream.grad.redistribute(placements=[Replicate()])
+                    stream.grad.redistribute(placements=self._stream)
+                for parameter in call.module.parameters():
+                    _sum_gradient(parameter)
         except Exception:  # whatever it was, this is not a way to cut the model
             return None
         return count.work
 
     def _distributed(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
-        """The call's arguments with its first activation as the stream is: whole on every rank."""
+        """The call's arguments with its first activation as the stream is."""
         leaves, form = pytree.tree_flatten(snapshot((call.arguments, call.named)))
         place = next(n for n, each in enumerate(leaves) if isinstance(each, Tensor))
-        stream = DTensor.from_local(leaves[place].detach(), self._mesh, [Replicate()], run_check=False)
+        stream = distribute_tensor(leaves[place].detach(), self._mesh, self._stream, src_data_rank=None)
         leaves[place] = stream.requires_grad_(stream.is_floating_point())
         arguments, named = pytree.tree_unflatten(leaves, form)
         return arguments, named, stream
@@ -183,6 +195,13 @@ class LayoutSearch:
         finally:
             handle.remove()
         return seen[0] if seen and not exchanged else ""
+
+
+def _sum_gradient(parameter: Tensor) -> None:
+    """Parts of a cut sequence give parts of a whole parameter's gradient, which are added up in the end."""
+    gradient = parameter.grad
+    if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):
+        gradient.redistribute(placements=parameter.placements)
 
 
 def _texts(layouts: Layouts) -> dict[str, str]:

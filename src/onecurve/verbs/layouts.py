@@ -4,25 +4,28 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from onecurve.apply.tensor import TensorAxis
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 from onecurve.describe.plan import Plan
+from onecurve.describe.profile import Work
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks, passed_over
-from onecurve.measure.call import observe
+from onecurve.measure.call import Call, alike_once, observe
 from onecurve.measure.layouts import LayoutSearch, pattern
 from onecurve.predict.collective import Link, seconds
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import Data
-from onecurve.verbs.tracing import traceable
+from onecurve.verbs.tracing import blocks_of, traceable
 
 _SAMPLES = 2
 
@@ -57,7 +60,8 @@ def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
     model = blueprint.module
     micro = blueprint.faked(data.micro(0, min(_SAMPLES, job.global_batch)))
     with pretended_world(degree) as mesh:
-        calls = observe(model, lambda: micro.forward(model))
+        with alike_once({name: model.get_submodule(name) for name in find_blocks(model)}):
+            calls = observe(model, lambda: micro.forward(model))
         search = LayoutSearch(
             mesh,
             blueprint.tape.mode,
@@ -83,6 +87,38 @@ def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
 
             found |= search.of_tables(model, outside, run)
         return found
+
+
+def block_work(job: Job, data: Data, plan: Plan, samples: int) -> dict[tuple[str, ...], Work]:
+    """What each block costs a tensor rank under the plan, by the names of those that are alike."""
+    blueprint = traceable(job)
+    assert blueprint.tape is not None
+    read = data.micro(0, samples)
+    model, micro = blueprint.module, blueprint.faked(read)
+    blocks = {name: model.get_submodule(name) for name in blocks_of(blueprint, read)}
+    with pretended_world(plan.mesh.tensor) as mesh:
+        with torch.no_grad(), alike_once(blocks) as kinds:
+            micro.forward(model)
+        search = LayoutSearch(
+            mesh,
+            blueprint.tape.mode,
+            lambda module, layouts: TensorAxis(mesh, layouts, plan.sequence).held(module),
+            lambda _: 0.0,
+            Shard(1) if plan.sequence else None,
+        )
+        return {
+            tuple(kind.names): search.work_of(replace(kind.first, name=""), _inside(kind.first, plan.layouts))
+            for kind in kinds.values()
+        }
+
+
+def _inside(block: Call, layouts: Mapping[str, str]) -> dict[str, str]:
+    """Layouts by the names that parameters have within the block."""
+    names = {name: f"{block.name}.{name}" for name, _ in block.module.named_parameters()}
+    found = {
+        name: next((each for p, each in layouts.items() if fnmatchcase(full, p)), "") for name, full in names.items()
+    }
+    return {name: layout for name, layout in found.items() if layout}
 
 
 @contextmanager

@@ -1,0 +1,252 @@
+"""One rank of a mesh of any size, built and traced without its peers: what it holds, and what it sends.
+
+`python benchmarks/one_rank.py --model llama3-405b --mesh pipeline=16,shard=128,tensor=8`
+
+The rank is made by the same code as a real one, in a pretended world (torch's fake process group), of tensors that have
+a shape and no memory. One micro-batch goes through each of its stages, forward and backward.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import onecurve as oc
+from onecurve.apply.blueprint import draw
+from onecurve.apply.mesh import make_mesh
+from onecurve.apply.pipeline import PipelinePart
+from onecurve.apply.weights import Weights
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan
+from onecurve.describe.profile import Collective
+from onecurve.describe.units import bytes_text
+from onecurve.describe.validity import validate
+from onecurve.device.device import Device, here
+from onecurve.job.batch import Micro
+from onecurve.measure.work import Count
+from onecurve.train.objective import objective_of
+from onecurve.verbs.completion import complete
+from onecurve.verbs.data import Data, open_data
+from onecurve.verbs.layouts import block_work
+from onecurve.verbs.profile import optimizer_tensors
+from onecurve.verbs.stages import flow_of
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+import llama
+
+MODELS = {
+    "llama3-8b": {"width": 4096, "depth": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "words": 128256},
+    "llama3-405b": {"width": 16384, "depth": 126, "heads": 128, "kv_heads": 8, "hidden": 53248, "words": 128256},
+}
+
+
+class Tokens:
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return 1 << 40
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.zeros(self.length, dtype=torch.int64), torch.zeros(self.length, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one rank holds and, for one micro-batch and the step's end, sends."""
+
+    stages: tuple[tuple[int, ...], ...]
+    """The blocks of each of its stages."""
+    parameters: int
+    """Bytes, as are the following."""
+    gradients: int
+    optimizer: int
+    kept: int
+    """Activations of one micro-batch."""
+    in_flight: int
+    """Micro-batches whose activations it has at once, at most."""
+    collectives: tuple[Collective, ...]
+
+    @property
+    def activations(self) -> int:
+        return self.kept * self.in_flight
+
+
+class _Unmade:
+    """In place of the tape: tensors are never made."""
+
+    def value(self, tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+class _PretendedPart(PipelinePart):
+    """A part that holds shapes."""
+
+    def _realize(self, module: nn.Module) -> None:
+        if isinstance(self._weights, Weights) and not isinstance(self._weights._tape, _Unmade):
+            self._weights = Weights(_Unmade(), torch.device("meta"), self._dtype)  # type: ignore[arg-type]
+        super()._realize(module)
+
+    def trace(self, micro: Micro, job: oc.Job) -> tuple[int, list[Collective]]:
+        """Kept bytes and collectives of one micro-batch and the step's end."""
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        count, kept = Count(mode), {}
+        self.module.train()
+        with mode:
+            self._root.to_empty(device="cpu")
+            fake = torch.utils._pytree.tree_map(torch.empty_like, (micro.inputs, micro.target))
+            self._rounds, self._seeds = [Micro(*fake, micro.samples)], [0]
+            self._objective, self._scale = objective_of(job.loss), 1.0
+            self._totals = torch.zeros(2, dtype=torch.float64)
+            self._reduce_in_backward(False)
+            for number in self._spans:
+                shapes = self._given(number, self._rounds[0])
+                received = [torch.empty(x.shape, dtype=x.dtype).requires_grad_() for x in shapes]
+                keep = torch.autograd.graph.saved_tensors_hooks(lambda x: _keep(x, kept), lambda x: x)
+                with self._running(), count:
+                    with keep:
+                        output = self._root(self._train, number, 0, *received)
+                    outputs = [output] if isinstance(output, Tensor) else list(output)
+                    count.when = "backward"
+                    torch.autograd.backward(outputs, [torch.empty_like(x) for x in outputs])
+                    count.when = "forward"
+            count.when = "backward"
+            with count:
+                self._reduce_rest()
+        for storage in self._parameter_storages():
+            kept.pop(storage, None)
+        return sum(kept.values()), count.collectives
+
+    def _parameter_storages(self) -> set[int]:
+        """Of parameters, sharded and gathered."""
+        found = {_local(each).untyped_storage()._cdata for each in self._root.parameters()}
+        if self._sharded is not None:
+            for state in fully_shard.state(self._sharded)._state_ctx.all_states:
+                for group in state._fsdp_param_groups:
+                    for each in group.fsdp_params:
+                        gathered = [*each.all_gather_outputs, each._unsharded_param]
+                        found |= {_local(x).untyped_storage()._cdata for x in gathered}
+        return found
+
+
+def _keep(tensor: Tensor, kept: dict[int, int]) -> Tensor:
+    local = _local(tensor)
+    if isinstance(local, FakeTensor):
+        kept[local.untyped_storage()._cdata] = local.untyped_storage().nbytes()
+    return tensor
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def build(job: oc.Job, data: Data, plan: Plan, rank: int) -> Found:
+    """`plan` complete."""
+    flow = flow_of(job, data)
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.mesh.size)
+    try:
+        mesh = make_mesh(plan.mesh, rank, "cpu")
+        device = Device(torch.device("cpu"), "fake", asynchronous=False)
+        drawn, sketched = draw(job.model, job.seed), draw(job.model, job.seed)
+        part = _PretendedPart(drawn, plan, mesh, device, flow, sketched, job.batch_norm)
+        parameters = sum(piece.local.nbytes for piece in part.parameters)
+        trained = sum(piece.local.nbytes for piece in part.trained)
+        stages = tuple(tuple(range(span.begin, span.end)) for span in part._spans.values())
+        kept, collectives = part.trace(data.micro(0, plan.share(0)[1]), job)
+    finally:
+        dist.destroy_process_group()
+    first = mesh.mesh.coordinates(rank)["pipeline"]
+    in_flight = plan.rounds if plan.schedule == "gpipe" else min(plan.rounds, plan.mesh.pipeline - first)
+    return Found(stages, parameters, trained, optimizer_tensors(job) * trained, kept, in_flight, tuple(collectives))
+
+
+def expected(job: oc.Job, data: Data, plan: Plan, blocks: Sequence[int], flow_blocks: Sequence[str]) -> Counter[str]:
+    """The collectives of a rank that has blocks alone, by the profile: each block's own along `tensor`, and a gather
+    forward, one backward and a reduce-scatter along `shard`."""
+    counts: Counter[str] = Counter()
+    own = {flow_blocks[number] for number in blocks}
+    if plan.mesh.tensor > 1:
+        for names, work in block_work(job, data, plan, plan.share(0)[1]).items():
+            for each in work.collectives:
+                counts[f"{each.kind} {each.when}"] += len(own & set(names))
+    if plan.mesh.data > 1:
+        counts["all_gather forward"] += len(own)
+        counts["all_gather backward"] += len(own) if plan.sharding == "zero3" else 0
+        counts["reduce_scatter backward"] += len(own)
+    return counts
+
+
+def counted(found: Found) -> Counter[str]:
+    return Counter(f"{each.kind} {each.when}" for each in found.collectives)
+
+
+def make_job(model: str, depth: int | None, length: int, batch: int) -> oc.Job:
+    sizes = MODELS[model] | ({"depth": depth} if depth else {})
+    return oc.Job(
+        model=lambda: llama.Llama(**sizes),
+        loss=oc.loss.next_token,
+        data=lambda: Tokens(length),
+        optimizer=oc.AdamW(),
+        global_batch=batch,
+        steps=1,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="llama3-405b")
+    parser.add_argument("--mesh", default="pipeline=16,shard=128,tensor=8")
+    parser.add_argument("--rank", type=int, help="default: in the middle of the mesh")
+    parser.add_argument("--length", type=int, default=8192, help="tokens of a sample")
+    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    begin = time.perf_counter()
+    mesh = Mesh(**{axis: int(degree) for axis, degree in (each.split("=") for each in chosen.mesh.split(","))})
+    plan = Plan(mesh, 1, chosen.rounds, chosen.precision, recompute=chosen.recompute, sequence=mesh.tensor > 1)
+    job = make_job(chosen.model, None, chosen.length, plan.global_batch)
+    validate(plan, plan.global_batch, here())
+    data = open_data(job)
+    plan = complete(plan, job, data)
+    rank = mesh.size // 2 if chosen.rank is None else chosen.rank
+    found = build(job, data, plan, rank)
+    say(plan, rank, found)
+    seconds = time.perf_counter() - begin
+    print(f"in {seconds:.0f} s")
+    if chosen.json:
+        print(json.dumps({**summary(found), "seconds": seconds}))
+
+
+def say(plan: Plan, rank: int, found: Found) -> None:
+    blocks = ", ".join(f"{each[0]}..{each[-1]}" for each in found.stages)
+    print(f"rank {rank} of {plan.mesh.size:,} under {plan}: blocks {blocks}")
+    for name in ("parameters", "gradients", "optimizer"):
+        print(f"{name:12} {bytes_text(getattr(found, name)):>10}  {getattr(found, name):,} bytes")
+    print(f"{'activations':12} {bytes_text(found.activations):>10}  {found.in_flight} × {found.kept:,} bytes at most")
+    sizes: Counter[tuple[str, int]] = Counter((f"{c.kind} {c.when}", c.size) for c in found.collectives)
+    for (name, size), times in sorted(sizes.items()):
+        print(f"{times:5} × {name:24} of {size:,} bytes")
+
+
+def summary(found: Found) -> dict[str, Any]:
+    names = ("parameters", "gradients", "optimizer", "activations")
+    return {**{name: getattr(found, name) for name in names}, "collectives": dict(counted(found))}
+
+
+if __name__ == "__main__":
+    main()
