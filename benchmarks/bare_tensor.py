@@ -38,7 +38,7 @@ def styles_step(mesh: DeviceMesh) -> Step:
         )
         _halve(layer, mesh.size())
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    parallelize_module(model, mesh, {"bytes": RowwiseParallel(input_layouts=Replicate()), "head": head})
+    parallelize_module(model, mesh, {"words": RowwiseParallel(input_layouts=Replicate()), "head": head})
 
     def loss_of(text: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(model(text).flatten(0, 1), target.flatten())

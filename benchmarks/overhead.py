@@ -98,6 +98,15 @@ def against_styles(pairs: int) -> tuple[float, tuple[float, float], dict[str, fl
     return found, interval, local
 
 
+def against_stages(pairs: int) -> tuple[float, tuple[float, float]]:
+    """The step in two stages: to modules split by hand under the same schedule."""
+    names = [f"{who}-pipeline-fp32" for who in ("onecurve", "stages")]
+    seconds = measure("overhead_rank.py", pairs, names)
+    found, interval = ratio(*(seconds[name] for name in names))
+    show("pipeline2", f"onecurve / stages by hand {spread(found, interval)}")
+    return found, interval
+
+
 def bf16_speedups(pairs: int) -> dict[str, float]:
     names = [f"{who}-ddp-{precision}" for who in ("onecurve", "bare") for precision in ("fp32", "bf16")]
     seconds = measure("overhead_rank.py", pairs, names)
@@ -136,6 +145,8 @@ def main() -> None:
     result = against_bare(asked.pairs)
     found, interval, local = against_styles(asked.pairs)
     result["step_ratio"]["tensor2"], result["step_ratio_interval"]["tensor2"] = found, interval
+    found, interval = against_stages(asked.pairs)
+    result["step_ratio"]["pipeline2"], result["step_ratio_interval"]["pipeline2"] = found, interval
     result |= {
         "tensor_over_local": local,
         "start_ratio": start_ratio(),

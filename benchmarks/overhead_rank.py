@@ -1,7 +1,8 @@
 """One rank of benchmarks/overhead.py: several loops in one process, each in turn for one step, again and again.
 
 `torchrun --nproc-per-node 2 benchmarks/overhead_rank.py OUT PAIRS LOOP…` with loops such as `bare-ddp-fp32`,
-`onecurve-zero3-bf16`, `accelerate-ddp-fp32`, `styles-tensor-fp32`. Writes the seconds of all steps to OUT.
+`onecurve-zero3-bf16`, `accelerate-ddp-fp32`, `styles-tensor-fp32`, `stages-pipeline-fp32`. Writes the seconds of all
+steps to OUT.
 """
 
 import json
@@ -9,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import bare_pipeline
 import bare_tensor
 import torch
 import torch.distributed as dist
@@ -33,6 +35,7 @@ _PLANS = {
     "ddp": "replicate{ranks} mb{share}",
     "zero3": "shard{ranks} mb{share}",
     "tensor": "tensor{ranks} mb{batch}",
+    "pipeline": f"pipeline{{ranks}} mb{SIZES['batch'] // bare_pipeline.ROUNDS}×{bare_pipeline.ROUNDS}",
 }
 
 
@@ -43,7 +46,7 @@ def mean(output: Tensor, target: Tensor) -> Tensor:
 
 def job(engine: str, steps: int) -> oc.Job:
     return oc.Job(
-        model=bare_tensor.build if engine == "tensor" else build,
+        model=bare_tensor.build if engine in ("tensor", "pipeline") else build,
         loss=mean,
         data=lambda: Pieces(steps),
         optimizer=oc.AdamW(lr=LR, weight_decay=0.1, groups={"*norm*|*.bias": {"weight_decay": 0.0}}),
@@ -81,7 +84,8 @@ def onecurve_step(engine: str, plan: Plan, steps: int, world: World) -> Step:
     trainer = assemble(this, plan, make_mesh(plan.mesh, world.rank, device.kind), device, open_data(this)).trainer
 
     def step(number: int, text: Tensor, target: Tensor) -> float:
-        return trainer.step(number, [Micro(text, target, len(text))]).loss
+        rounds = zip(text.chunk(plan.rounds), target.chunk(plan.rounds), strict=True)
+        return trainer.step(number, [Micro(*each, len(each[0])) for each in rounds]).loss
 
     return step
 
@@ -110,6 +114,9 @@ def make(loop: str, plans: dict[str, Plan], steps: int, world: World) -> Step:
         return onecurve_step(engine, plans[loop], steps, world)
     if who == "accelerate":
         return accelerate_step(precision)
+    if engine == "pipeline":
+        stages = next(plan.stages for plan in plans.values() if plan.stages)
+        return bare_pipeline.stages_step(stages)
     if engine == "tensor":
         mesh = DeviceMesh("cpu", torch.arange(world.size))
         return bare_tensor.styles_step(mesh) if who == "styles" else bare_tensor.local_step(mesh, who == "compiled")
@@ -127,7 +134,8 @@ def main(out: str, pairs: int, loops: list[str]) -> None:
     world.join(local_device(world.local_rank))
     stepping = {loop: make(loop, plans, steps, world) for loop in loops}
     data = Pieces(steps)
-    split = not any("-tensor-" in loop for loop in loops)  # ranks of the tensor axis take the same samples
+    # Ranks that hold parts of one model take the same samples.
+    split = not any(axis in loop for axis in ("-tensor-", "-pipeline-") for loop in loops)
     share = SIZES["batch"] // world.size if split else SIZES["batch"]
     seconds: dict[str, list[float]] = {loop: [] for loop in loops}
     for number in range(steps):
