@@ -5,9 +5,7 @@ several stages hold (tied weights, a parameter of the model itself) has its grad
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -18,12 +16,13 @@ from torch.utils import _pytree as pytree
 
 from onecurve.apply.blueprint import Blueprint
 from onecurve.apply.driven import DrivenPart
+from onecurve.apply.inventory import Inventory
 from onecurve.apply.mesh import LiveMesh
 from onecurve.apply.precision import computing, shard_policy
 from onecurve.apply.reduction import Reduction
 from onecurve.apply.sketch import Sketch
-from onecurve.apply.stage import Stage, make_schedule
-from onecurve.apply.staged import Span, StagedModel
+from onecurve.apply.stage import Stage, StageModule, make_schedule
+from onecurve.apply.staged import StagedModel
 from onecurve.apply.tensor import plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.flow import Flow
@@ -50,7 +49,7 @@ class PipelinePart(DrivenPart):
     ) -> None:
         """`sketch`: a second blueprint, to be spent."""
         super().__init__(blueprint, plan, mesh, device, batch_norm)
-        self._whole = _Inventory(self.module, flow, _spans(plan.stages), plan.mesh.pipeline)
+        self._whole = Inventory(self.module, flow, plan.stages, plan.mesh.pipeline)
         stages = range(mesh.pipeline_rank, plan.stage_count, plan.mesh.pipeline)
         self._spans = {number: self._whole.spans[number] for number in stages}
         dtype = shard_policy(plan).param_dtype if mesh.shard_mesh else None
@@ -75,12 +74,8 @@ class PipelinePart(DrivenPart):
         self._set_mode(training=True)
         self._statistics.keep()
         self._await_sent()
-        self._rounds, self._seeds, self._objective, self._scale = (
-            [self.place(each) for each in rounds],
-            seeds,
-            objective,
-            scale,
-        )
+        self._rounds, self._seeds = [self.place(each) for each in rounds], seeds
+        self._objective, self._scale = objective, scale
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         self._reduce_in_backward(self._plan.reduce == "round")
         for stage in self._stages:
@@ -116,7 +111,7 @@ class PipelinePart(DrivenPart):
                     return pytree.tree_map(plain, output)
                 self._await_sent()
                 after = (number + 1) % group.size()
-                self._sent = [dist.isend(each.contiguous(), group=group, group_dst=after) for each in output]  # type: ignore[misc]
+                self._sent = [dist.isend(each, group=group, group_dst=after) for each in output]  # type: ignore[misc]
         return self._staged.nothing(micro)
 
     @property
@@ -138,7 +133,8 @@ class PipelinePart(DrivenPart):
         output = self._staged.run(self._spans[number], micro, given)
         if number == self._plan.stage_count - 1:
             return output
-        return tuple(output if self._tensor is None else map(self._tensor.to_send, output))
+        sent = output if self._tensor is None else map(self._tensor.to_send, output)
+        return tuple(each.contiguous() for each in sent)
 
     def _train(self, number: int, round_number: int, *received: Tensor) -> Any:
         """A stage's forward of one round: what the next one needs, or the scaled loss."""
@@ -159,7 +155,7 @@ class PipelinePart(DrivenPart):
         span = self._spans[number]
         own = [self.module.get_submodule(name) for name in self._staged.names_of(span)]
         return Stage(
-            _StageModule(partial(self._root, self._train, number), own, self._staged.around),
+            StageModule(partial(self._root, self._train, number), own, self._staged.around),
             number,
             self._plan.stage_count,
             self.device.torch_device,
@@ -235,64 +231,6 @@ class _Root(nn.Module):
 
     def forward(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
-
-
-class _StageModule(nn.Module):
-    """What torch's stage calls, with the parameters that are the stage's own."""
-
-    def __init__(self, work: Callable[..., Any], own: Sequence[nn.Module], loose: Sequence[nn.Module]) -> None:
-        """`own`: the stage's blocks and units; `loose`: modules around them, of which it uses parameters."""
-        super().__init__()
-        self.own, self.loose = nn.ModuleList(own), list(loose)
-        self._work = work
-
-    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
-        yield from super().parameters(recurse)
-        for each in self.loose:
-            yield from each.parameters(recurse=False)
-
-    def forward(self, *received: Tensor, number: int) -> Any:
-        return self._work(number, *received)
-
-
-class _Inventory:
-    """What the whole model has, and which pipeline ranks have it."""
-
-    def __init__(self, model: nn.Module, flow: Flow, spans: Sequence[Span], ranks: int) -> None:
-        self.flow, self.spans, self._ranks = flow, spans, ranks
-        first = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-        every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-        self.canonical = {name: first[id(tensor)] for name, tensor in every}
-        self._sizes = [(first[id(t)], tuple(t.shape), t.dtype) for t in (*model.parameters(), *model.buffers())]
-        self._holders: dict[str, tuple[int, ...]] = {}
-        for name, canonical in self.canonical.items():
-            self._holders[canonical] = tuple(sorted({*self._holders.get(canonical, ()), *self._having(name)}))
-
-    def tensors(self, kept: torch.dtype) -> list[tuple[str, tuple[int, ...], torch.dtype]]:
-        return [(name, shape, kept if dtype.is_floating_point else dtype) for name, shape, dtype in self._sizes]
-
-    def holders(self, name: str) -> tuple[int, ...]:
-        return self._holders[name]
-
-    def as_held(self, piece: Piece, rank: int) -> Piece:
-        """The piece as one of possibly several; those along the pipeline hold the same of it."""
-        repeated = rank != self._holders.get(piece.name, (0,))[0]
-        return replace(piece, repeated=repeated, everywhere=False)
-
-    def _having(self, name: str) -> set[int]:
-        """Pipeline ranks; what is in no block or unit is everywhere."""
-        number = next((n for n, block in enumerate(self.flow.blocks) if name.startswith(block + ".")), None)
-        unit = next((unit for unit in self.flow.units if name.startswith(unit + ".")), None)
-        return {
-            stage % self._ranks
-            for stage, span in enumerate(self.spans)
-            if (number is None or span.begin <= number < span.end)
-            and (unit is None or unit in self.flow.needed(span.begin, span.end))
-        }
-
-
-def _spans(stages: Sequence[int]) -> list[Span]:
-    return [Span(begin, end) for begin, end in pairwise([0, *accumulate(stages)])]
 
 
 def _alone(model: nn.Module, names: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """torch's pipeline stage, with receive buffers made for each micro-batch: torch makes them once, all of one size."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -81,11 +81,7 @@ class Stage(PipelineStage):
         super().backward_one_chunk(chunk, *arguments, **named)
         given = self._activations.pop(chunk, [])
         self.grad_send_info = [self.stage_index - 1 if x.is_floating_point() else None for x in given]
-        # A gradient is waited for, also where nothing came of what was given.
-        self.bwd_cache[chunk] = tuple(
-            torch.zeros_like(x) if gradient is None and x.is_floating_point() else gradient
-            for x, gradient in zip(given, self.bwd_cache[chunk], strict=True)
-        )
+        self.bwd_cache[chunk] = tuple(map(_sendable, given, self.bwd_cache[chunk]))
 
     def backward_maybe_with_nosync(self, kind: str, given: dict[str, Any], last_backward: bool = False) -> Any:
         if kind == "input" and not self._comes_apart(given["stage_output"], given["input_values"]):
@@ -114,6 +110,31 @@ class Stage(PipelineStage):
     def _receive(self, buffers: Sequence[Tensor], stage: int) -> list[dist.P2POp]:
         peer = self._resolve_peer_global_rank(stage)
         return [dist.P2POp(dist.irecv, buffer, peer, self.group) for buffer in buffers]
+
+
+class StageModule(nn.Module):
+    """What torch's stage calls, with the parameters that are the stage's own."""
+
+    def __init__(self, work: Callable[..., Any], own: Sequence[nn.Module], loose: Sequence[nn.Module]) -> None:
+        """`own`: the stage's blocks and units; `loose`: modules around them, of which it uses parameters."""
+        super().__init__()
+        self.own, self.loose = nn.ModuleList(own), list(loose)
+        self._work = work
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        yield from super().parameters(recurse)
+        for each in self.loose:
+            yield from each.parameters(recurse=False)
+
+    def forward(self, *received: Tensor, number: int) -> Any:
+        return self._work(number, *received)
+
+
+def _sendable(given: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """A gradient is waited for, also where nothing came of what was given."""
+    if gradient is None:
+        return torch.zeros_like(given) if given.is_floating_point() else None
+    return gradient.contiguous()
 
 
 def make_schedule(kind: Schedule, stages: Sequence[Stage], rounds: int) -> _PipelineSchedule:

@@ -7,13 +7,14 @@ from onecurve.describe.units import bytes_text
 
 
 def state_bytes(parameters: int, trained: int, optimizer_tensors: int, plan: Plan) -> int:
-    """Bytes per rank, of `parameters` bytes of float32 weights of which `trained` are trained."""
-    shard = plan.mesh.shard
+    """Bytes per rank, of `parameters` bytes of float32 weights of which `trained` are trained; a model that is split
+    comes apart evenly here."""
+    shard, split = plan.mesh.shard, plan.mesh.tensor * plan.mesh.pipeline
     # Without a reduction per round fully_shard keeps whole gradients from round to round.
     whole_gradients = shard > 1 and plan.rounds > 1 and plan.reduce == "step"
     gradients = trained if whole_gradients else trained // shard
     width = 2 if plan.precision == "fp64" else 1
-    return width * (parameters // shard + gradients + optimizer_tensors * trained // shard)
+    return width * (parameters // shard + gradients + optimizer_tensors * trained // shard) // split
 
 
 def refuse_if_too_large(needed: int, plan: Plan, cluster: Cluster) -> None:
@@ -30,7 +31,7 @@ def refuse_if_too_large(needed: int, plan: Plan, cluster: Cluster) -> None:
 
 def _mend(needed: int, plan: Plan, cluster: Cluster) -> str:
     copies = plan.mesh.replicate if cluster.device == "cpu" else 1
-    whole = needed * plan.mesh.shard
+    whole = needed * plan.mesh.shard * plan.mesh.tensor * plan.mesh.pipeline
     if cluster.device == "cpu":
         if whole <= cluster.memory:
             return f"its {copies} copies are too many: use fewer ranks, or 'shard' instead of 'replicate'"

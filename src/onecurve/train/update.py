@@ -23,7 +23,7 @@ class Update:
         self.pieces = pieces
         self._group = group
         self.optimizer = factory([(piece.name, piece.local) for piece in pieces])  # type: ignore[misc]
-        if plan.mesh.shard > 1:
+        if plan.mesh.shard > 1 or plan.mesh.tensor > 1:
             refuse_if_whole_needed(self.optimizer, str(plan))
         if isinstance(self.optimizer, LayerWise):
             self.optimizer.whole = self._whole_squares

@@ -75,8 +75,11 @@ def refuse_kept_backward(job: Job, what: str) -> None:
 
 
 def _refuse(job: Job, plan: Plan) -> None:
-    if plan.mesh.tensor > 1:
-        raise OnecurveError(f"plan {plan}: backward='mine' runs on the axes replicate and shard; leave 'tensor' out")
+    for axis in ("tensor", "pipeline"):
+        if plan.mesh.degrees[axis] > 1:
+            raise OnecurveError(
+                f"plan {plan}: backward='mine' runs on the axes replicate and shard; leave {axis!r} out"
+            )
     if plan.precision == "fp16":
         raise OnecurveError(f"plan {plan}: backward='mine' has no loss scaling; use bf16 or fp32")
     if plan.compress != "none":

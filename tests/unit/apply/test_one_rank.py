@@ -28,7 +28,7 @@ def elements_of_a_block(tensor: int, shard: int) -> int:
     return sum(first // shard * second for first, second in rows + columns) + 2 * width // shard
 
 
-@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("sequence", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_rank_of_405b_holds_and_sends_what_it_should(sequence: bool) -> None:
     # The full mesh of 16,384 ranks, at a depth of one block per stage.
     plan = Plan(Mesh(pipeline=16, shard=128, tensor=8), 1, 16, "bf16", sequence=sequence)
