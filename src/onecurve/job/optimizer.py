@@ -150,7 +150,7 @@ def refuse_if_whole_needed(optimizer: torch.optim.Optimizer, plan: str) -> None:
     known = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
     if not (known or isinstance(optimizer, LayerWise) or getattr(kind, "elementwise", False)):
         raise OnecurveError(
-            f"plan {plan}: {kind.__name__} may need whole parameters, this plan holds parts of them; use a plan without "
-            f"'shard' and 'tensor', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. An optimizer of your own that treats "
-            "every element alone can say so: elementwise = True in its class"
+            f"plan {plan}: {kind.__name__} may need whole parameters, this plan holds parts of them; use a plan "
+            f"without 'shard' and 'tensor', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. An optimizer of your own "
+            "that treats every element alone can say so: elementwise = True in its class"
         )
