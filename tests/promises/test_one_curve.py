@@ -54,19 +54,19 @@ def test_a_loss_of_log_probabilities_holds_over_a_cut_vocabulary() -> None:
 
 
 PIPELINE = [
-    "pipeline2 mb4×4 recompute=full",
+    "pipeline2 mb4×4 schedule=gpipe recompute=full",
     "pipeline2·shard2 mb2×4 schedule=interleaved",
     "pipeline2·tensor2 mb4×4 schedule=zero-bubble sequence",
-    "pipeline2·replicate2 mb(3,1)×4 schedule=gpipe",
+    "pipeline2·replicate2 mb(3,1)×4 schedule=zero-bubble",
 ]
 
 
 @pytest.mark.parametrize(
     ("script", "arguments", "plans"),
     [
-        (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=4"], [*TENSOR, *PIPELINE]),
+        (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=4"], [*TENSOR[1:3], *PIPELINE]),
         (JOBS / "towers.py", [], ["pipeline2·shard2 mb2×4 zero2 schedule=zero-bubble", "pipeline3 mb2×8"]),
-        (JOBS / "vision.py", [], ["pipeline2 mb4×4 schedule=zero-bubble", "shard2·tensor2 mb4×2"]),
+        (JOBS / "vision.py", [], ["pipeline2 mb4×4 schedule=zero-bubble"]),
     ],
     ids=["gpt", "towers", "vision"],
 )
@@ -90,6 +90,7 @@ SPLIT = [
     "shard2·tensor2 mb4×2",
     "pipeline2·shard2 mb2×4",
     "pipeline2·shard2 mb(3,1)×4 reduce=round",
+    "pipeline2·replicate2 mb2×4 schedule=zero-bubble",
     "pipeline2·shard2·tensor2 mb2×4",
     "pipeline2·shard2·tensor2 mb4×2 zero2 schedule=zero-bubble sequence",
     "pipeline2·replicate2·tensor2 mb(3,1)×4",
@@ -145,7 +146,7 @@ def test_float32_curve_in_short() -> None:
     check(EXAMPLES / "resnet.py", SMALL["resnet.py"], plans=["replicate2 mb8", "shard2 mb8"], precision="fp32")
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+@pytest.mark.parametrize("optimizer", ["lamb", pytest.param("lars", marks=pytest.mark.slow)])
 def test_layer_wise_norms_are_those_of_whole_parameters(optimizer: str) -> None:
     plans = ["shard3 mb(6,5,5)", "replicate2·shard2 mb4", "pipeline2 mb4×4"]
     check(JOBS / "tricky.py", [f"optimizer={optimizer}"], plans=plans, steps=3)
@@ -161,7 +162,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("example", ["llama.py", "resnet.py", "ctr.py"])
+@pytest.mark.parametrize("example", ["llama.py", pytest.param("resnet.py", marks=pytest.mark.slow), "ctr.py"])
 def test_forms_that_keep_the_maths_hold(example: str) -> None:
     small = {"llama.py": ["width=16", "context=32"], "resnet.py": ["width=2"], "ctr.py": []}[example]
     check(EXAMPLES / example, [*small, "batch=8"], plans=FORMS, steps=3)

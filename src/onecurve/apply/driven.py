@@ -14,7 +14,7 @@ from onecurve.apply.precision import shard_policy
 from onecurve.apply.reduction import Reduction, unsharded
 from onecurve.apply.shard import shard
 from onecurve.apply.tensor import TensorAxis
-from onecurve.describe.plan import Plan
+from onecurve.describe.plan import Plan, Sharding
 from onecurve.device.device import Device
 from onecurve.job.job import BatchNorm
 
@@ -27,11 +27,16 @@ class DrivenPart(Held):
         self._tensor = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
         self._sharded: FSDPModule | None = None
 
+    @property
+    def _sharding(self) -> Sharding:
+        """A shard axis of one, which replicas of split parameters need, has nothing to gather again."""
+        return self._plan.sharding if self._plan.mesh.shard > 1 else "zero2"
+
     def _split(self, root: nn.Module, blocks: Sequence[str]) -> None:
         """Make the root real, as much of it as this rank keeps."""
         if self._mesh.shard_mesh is not None:
             policy = shard_policy(self._plan)
-            self._sharded = shard(root, blocks, self._mesh.shard_mesh, self._realize, self._plan.sharding, policy)
+            self._sharded = shard(root, blocks, self._mesh.shard_mesh, self._realize, self._sharding, policy)
         else:
             self._realize(root)
         if self._tensor is not None:

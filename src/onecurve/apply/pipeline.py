@@ -54,13 +54,18 @@ class PipelinePart(DrivenPart):
         self._spans = {number: self._whole.spans[number] for number in stages}
         dtype = shard_policy(plan).param_dtype if mesh.shard_mesh else None
         seen = Sketch(
-            sketch, [*flow.blocks, *flow.units], dtype or self._dtype, lambda: computing(plan.precision, device)
+            sketch,
+            [*flow.blocks, *flow.units],
+            device.torch_device,
+            dtype or self._dtype,
+            lambda: computing(plan.precision, device),
         )
         self._staged = StagedModel(self.module, flow, list(self._spans.values()), seen, device.torch_device)
         # The order matters: what changes forward comes first, the engines that hook into it last.
         self._change_forward([name for name in self._staged.own if name in flow.blocks])
         self._root = _Root(self.module)
-        self._split(self._root, [f"model.{name}" for name in _alone(self.module, self._staged.own)])
+        alone = [name for name in _alone(self.module, self._staged.own) if name not in flow.opened]
+        self._split(self._root, [f"model.{name}" for name in alone])
         self._staged.listen()
         self._hold()
         self._refuse_idle()
@@ -181,7 +186,7 @@ class PipelinePart(DrivenPart):
         if self._sharded is not None:
             self._sharded.set_requires_gradient_sync(reduces)
             self._sharded.set_is_last_backward(reduces)
-            self._sharded.set_reshard_after_backward(self._plan.sharding == "zero3")
+            self._sharded.set_reshard_after_backward(self._sharding == "zero3")
 
     def _reduce_rest(self) -> None:
         """As torch's own stages do for a module that is fully_shard'ed, which ours is not by itself."""

@@ -32,6 +32,7 @@ class Sketch:
         self,
         blueprint: Blueprint,
         names: Sequence[str],
+        device: torch.device,
         dtype: torch.dtype,
         computing: Callable[[], AbstractContextManager[object]],
     ) -> None:
@@ -41,18 +42,19 @@ class Sketch:
         self._module, self._mode, self._computing = blueprint.module, blueprint.tape.mode, computing
         self._mode.allow_non_fake_inputs = True
         with self._mode:
-            Weights(None, torch.device("cpu"), dtype).realize(self._module)
+            Weights(None, device, dtype).realize(self._module)
         self._returned: dict[str, list[Any]] = {}
         for name in names:
             self._module.get_submodule(name).register_forward_hook(self._watch(name))
         self._found: dict[object, Seen] = {}
 
-    def of(self, micro: Micro) -> Seen:
+    def of(self, micro: Micro, training: bool) -> Seen:
         leaves, form = pytree.tree_flatten(micro.inputs)
-        key = (*((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves), str(form))
+        key = (training, *((tuple(x.shape), x.dtype) if isinstance(x, Tensor) else repr(x) for x in leaves), str(form))
         if key not in self._found:
             if len(self._found) == _MOST:
                 self._found.clear()
+            self._module.train(training)  # what a module returns may depend on it
             self._found[key] = self._see(pytree.tree_unflatten(map(self._fake, leaves), form), micro.samples)
         return self._found[key]
 
@@ -72,4 +74,4 @@ class Sketch:
         if not isinstance(leaf, Tensor):
             return leaf
         with self._mode:
-            return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
+            return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)

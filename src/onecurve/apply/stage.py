@@ -101,7 +101,7 @@ class Stage(PipelineStage):
             used = {node for node in parameters if node is not None and node in made}
             groups = get_param_groups([node for node in nodes if node], list(used), made)
             once = all(len(group["intermediates"]) == 1 for group in groups)
-            self._halves = once and set().union(*(group["params"] for group in groups)) == used
+            self._halves = bool(used) and once and set().union(*(group["params"] for group in groups)) == used
         return self._halves
 
     def _get_grad_send_meta(self, _: int) -> Any:

@@ -59,6 +59,7 @@ class StagedModel:
         self._seen = Seen({}, None)
         self._calls: Counter[str] = Counter()
         self._values: dict[Source, Tensor] = {}
+        self._versions: dict[Source, int] = {}
         number_of = {name: number for number, name in enumerate(flow.blocks)}
         self._absent = {
             name: Absent(model.get_submodule(name), self._answer(name, number_of.get(name)))
@@ -86,17 +87,19 @@ class StagedModel:
 
     def run(self, span: Span, micro: Micro, received: Sequence[Tensor]) -> Any:
         """What later stages need after this span, in the order of the flow; of the last one the model's output."""
-        self._span, self._seen = span, self._sketch.of(micro)
+        self._span, self._seen = span, self._sketch.of(micro, self._model.training)
         self._calls.clear()
         self._values = dict(zip(self._flow.crossing(span.begin), received, strict=True))
+        self._versions.clear()
         before = dict(self._values)
         last = span.end == len(self._flow.blocks)
         try:
             with self._only(span):
                 output = micro.forward(self._model)
         except _LeftError:
+            self._refuse_changed(span)
             return [
-                value.clone() if before.get(source) is value else value  # handed on: a tensor of the stage's own
+                value.clone() if before.get(source) is value else value  # likewise what is only handed on
                 for source, value in ((each, self._values[each]) for each in self._flow.crossing(span.end))
             ]
         finally:
@@ -105,14 +108,24 @@ class StagedModel:
             raise OnecurveError(f"model: its forward ended without calling {self._flow.blocks[span.end]!r}")
         return output
 
+    def _refuse_changed(self, span: Span) -> None:
+        """The next stage would change it once more."""
+        for source in self._flow.crossing(span.end):
+            if source in self._versions and self._values[source]._version != self._versions[source]:
+                name = self._flow.blocks[source.block]
+                raise OnecurveError(
+                    f"model: it writes into what the block {name!r} returned; a pipeline needs a new tensor there "
+                    "(x = x + y instead of x += y)"
+                )
+
     def crossing(self, end: int, micro: Micro) -> list[Tensor]:
         """Fake tensors of the shapes that cross before block `end`."""
-        returned = self._sketch.of(micro).returned
+        returned = self._sketch.of(micro, self._model.training).returned
         return [_tensors(returned[self._flow.blocks[a]][0])[n] for a, n in self._flow.crossing(end)]
 
     def nothing(self, micro: Micro) -> Any:
         """Zeros in the form of the model's output."""
-        return pytree.tree_map(self._zeros, self._sketch.of(micro).output)
+        return pytree.tree_map(self._zeros, self._sketch.of(micro, self._model.training).output)
 
     def _names(self, span: Span) -> set[str]:
         return {*self._flow.blocks[span.begin : span.end], *self._flow.needed(span.begin, span.end)}
@@ -141,7 +154,8 @@ class StagedModel:
             for place, leaf in enumerate(leaves):
                 if isinstance(leaf, Tensor):
                     count += 1
-                    leaves[place] = received[count] if count in received else self._zeros(leaf)
+                    # A tensor of the stage's own: the model may write into it, which it may not into what is a leaf.
+                    leaves[place] = received[count].clone() if count in received else self._zeros(leaf)
             return pytree.tree_unflatten(leaves, form)
 
         return answer
@@ -153,7 +167,9 @@ class StagedModel:
 
     def _take(self, number: int) -> Callable[..., None]:
         def take(_: nn.Module, __: Any, output: Any) -> None:
-            self._values |= {Source(number, n): tensor for n, tensor in enumerate(_tensors(output))}
+            for place, tensor in enumerate(_tensors(output)):
+                self._values[Source(number, place)] = tensor
+                self._versions[Source(number, place)] = tensor._version
 
         return take
 

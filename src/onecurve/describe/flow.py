@@ -22,6 +22,8 @@ class Flow:
     """Of what blocks' tensors each consumer is made."""
     used: tuple[frozenset[str], ...]
     """Which units each consumer needs, directly or by way of other computation outside the blocks."""
+    opened: frozenset[str] = frozenset()
+    """Units whose parameters the model uses without calling them."""
 
     def crossing(self, end: int) -> tuple[Source, ...]:
         """What blocks before `end` have made and consumers from there on need."""

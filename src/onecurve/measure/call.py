@@ -79,11 +79,12 @@ def alike_once(modules: Mapping[str, nn.Module]) -> Iterator[dict[object, Kind]]
 
     def once(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         sizes = tuple((each, tuple(parameter.shape)) for each, parameter in module.named_parameters())
+        settings = tuple(str(_settings(each)) for each in module.modules())
 
         def run(*arguments: Any, **named: Any) -> Any:
             leaves = pytree.tree_leaves((arguments, named))
-            given = tuple(tuple(each.shape) if isinstance(each, Tensor) else type(each) for each in leaves)
-            key = type(module), sizes, given
+            given = tuple(map(_size, leaves))
+            key = type(module), sizes, settings, given
             if key in kinds:
                 kinds[key].names.append(name)
                 return pytree.tree_map(_another, kinds[key].first.output)
@@ -104,6 +105,28 @@ def alike_once(modules: Mapping[str, nn.Module]) -> Iterator[dict[object, Kind]]
                 del modules[name].forward
             else:
                 modules[name].forward = own
+
+
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def _size(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return tuple(leaf.shape)
+    return leaf if isinstance(leaf, _PLAIN) else type(leaf)
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What tells a module from another of its class: strides, numbers of heads. Its number among others does not."""
+    return {
+        name: value
+        for name, value in module.__dict__.items()
+        if isinstance(value, (*_PLAIN, tuple)) and not name.startswith("_") and name not in _NUMBERS
+    }
+
+
+_NUMBERS = ("layer_idx", "layer_id", "layer_number", "index", "training")
+"""Attributes that differ between blocks which are alike all the same."""
 
 
 def _another(leaf: Any) -> Any:

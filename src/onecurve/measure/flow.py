@@ -38,6 +38,7 @@ def trace_flow(model: nn.Module, blocks: Sequence[str], mode: FakeTensorMode, fo
         tuple(trace.units),
         tuple(tuple(sorted(each for each in labels if isinstance(each, Source))) for labels in consumers),
         (*used[:-1], used[-1] | idle),  # what nobody needs must be somewhere all the same
+        frozenset(trace.opened),
     )
 
 
@@ -51,6 +52,9 @@ class _Trace(TorchDispatchMode):
         self._found: dict[int, Labels] = {}
         self._owned: dict[int, str] = {}
         """What units hold: a label only for who uses it without calling the unit."""
+        self._given: dict[int | None, int] = {}
+        """What the block now running was given, and how often it had been written into."""
+        self.opened: set[str] = set()
         self._alive: dict[int, object] = {}  # so that no storage's address is used twice
         self._inside = 0
         for name in self.units:
@@ -95,6 +99,8 @@ class _Trace(TorchDispatchMode):
             if name in self._blocks:
                 self.called.append(name)
                 self.consumed.append(self.labels(given))
+                tensors = [each for each in pytree.tree_leaves(given) if isinstance(each, Tensor)]
+                self._given = {self._key(each): each._version for each in tensors}
             self._inside += 1
 
         return begin
@@ -105,7 +111,10 @@ class _Trace(TorchDispatchMode):
             tensors = [each for each in pytree.tree_leaves(output) if isinstance(each, Tensor)]
             for number, tensor in enumerate(tensors):
                 if name in self._blocks:
-                    self._mark(tensor, frozenset({Source(len(self.called) - 1, number)}))
+                    # What the block was given and hands on is still what it was.
+                    handed_on = self._given.get(self._key(tensor)) == tensor._version
+                    before: Labels = self._of(tensor) if handed_on else frozenset()
+                    self._mark(tensor, before | {Source(len(self.called) - 1, number)})
                 else:
                     self._mark(tensor, self._of(tensor) | {name})
 
@@ -116,7 +125,10 @@ class _Trace(TorchDispatchMode):
         if key is None:
             return frozenset()
         found: Labels = self._found.get(key, frozenset())
-        return found if self._inside or key not in self._owned else found | {self._owned[key]}
+        if self._inside or key not in self._owned:
+            return found
+        self.opened.add(self._owned[key])
+        return found | {self._owned[key]}
 
     def _mark(self, tensor: Tensor, labels: Labels) -> None:
         key = self._key(tensor)

@@ -87,7 +87,9 @@ def _run_block(call: Call, mode: FakeTensorMode, shared: _Kept) -> tuple[Work, i
     leaves, form = pytree.tree_flatten((call.arguments, call.named))
     places = [number for number, each in enumerate(leaves) if isinstance(each, Tensor)]
     stream = leaves[places[0]].detach()
-    leaves[places[0]] = stream.requires_grad_(stream.is_floating_point())
+    if stream.is_floating_point():
+        stream = stream.requires_grad_().clone()  # not a leaf: a block may write into it
+    leaves[places[0]] = stream
     arguments, named = pytree.tree_unflatten(leaves, form)
     kept, count = _Kept(call.module), Count(mode)
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor), count:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 Cost = tuple[float, float]
 
@@ -24,14 +24,21 @@ def balance(costs: Sequence[Cost], stages: int, first: Cost = (0, 0), last: Cost
         )
 
     @cache
-    def best(stage: int, begin: int) -> tuple[Cost, tuple[int, ...]]:
-        """From this stage on: the dearest stage, and the blocks of each."""
+    def best(stage: int, begin: int) -> tuple[Cost, int]:
+        """From this stage on: the dearest stage, and where this one ends."""
         if stage == stages - 1:
-            return cost(begin, count, stage), (count - begin,)
-        ways = []
+            return cost(begin, count, stage), count
+        found: tuple[Cost, int] | None = None
         for end in range(begin + 1, count - (stages - stage - 1) + 1):
-            rest, sizes_of_rest = best(stage + 1, end)
-            ways.append((max(cost(begin, end, stage), rest), (end - begin, *sizes_of_rest)))
-        return min(ways)
+            own = cost(begin, end, stage)
+            if found is not None and own >= found[0]:  # a longer stage costs no less
+                break
+            way = max(own, best(stage + 1, end)[0]), end
+            found = way if found is None else min(found, way)
+        assert found is not None
+        return found
 
-    return best(0, 0)[1]
+    ends = [0]
+    for stage in range(stages):
+        ends.append(best(stage, ends[-1])[1])
+    return tuple(end - begin for begin, end in pairwise(ends))

@@ -1,6 +1,7 @@
 """A job put together on this rank: blueprint → part, part → trainer."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,6 @@ from torch import Tensor, nn
 from onecurve.apply.blueprint import Blueprint, draw
 from onecurve.apply.mesh import LiveMesh
 from onecurve.apply.part import DataPart
-from onecurve.apply.pipeline import PipelinePart
 from onecurve.apply.precision import kept_dtype
 from onecurve.apply.replicate import Trial
 from onecurve.describe.plan import Plan
@@ -21,8 +21,11 @@ from onecurve.job.optimizer import Optimizer
 from onecurve.train.objective import objective_of, refuse_false_mean
 from onecurve.train.trainer import Trainer
 from onecurve.verbs.data import Data
-from onecurve.verbs.stages import flow_of
+from onecurve.verbs.stages import flow_of, refuse_other_blocks
 from onecurve.verbs.tracing import blocks_of
+
+if TYPE_CHECKING:
+    from onecurve.apply.pipeline import PipelinePart
 
 _TRIAL_SAMPLES = 12
 
@@ -31,7 +34,7 @@ _TRIAL_SAMPLES = 12
 class Assembly:
     """What of a job is on the device of a rank."""
 
-    part: DataPart | PipelinePart
+    part: "DataPart | PipelinePart"
     trainer: Trainer
 
 
@@ -64,9 +67,12 @@ def assemble(
 
 def _part(
     job: Job, plan: Plan, mesh: LiveMesh, device: Device, data: Data, blueprint: Blueprint
-) -> DataPart | PipelinePart:
+) -> "DataPart | PipelinePart":
     if plan.mesh.pipeline > 1:
+        from onecurve.apply.pipeline import PipelinePart  # torch's pipelining takes a second to import
+
         flow = flow_of(job, data)
+        refuse_other_blocks(plan, flow)
         return PipelinePart(blueprint, plan, mesh, device, flow, draw(job.model, job.seed), job.batch_norm)
     wraps = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
     blocks = blocks_of(draw(job.model, job.seed), data.micro(0, 2)) if wraps else []

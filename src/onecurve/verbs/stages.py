@@ -33,6 +33,15 @@ def flow_of(job: Job, data: Data) -> Flow:
         return trace_flow(blueprint.module, blocks, blueprint.tape.mode, lambda: blueprint.forward(micro))
 
 
+def refuse_other_blocks(plan: Plan, flow: Flow) -> None:
+    """A plan that was written for another model, or by hand."""
+    if sum(plan.stages) != len(flow.blocks) or min(plan.stages) < 1:
+        raise OnecurveError(
+            f"plan {plan}: its stages {list(plan.stages)} are for {sum(plan.stages)} blocks, the model has "
+            f"{len(flow.blocks)}; give every stage at least one, or leave stages out"
+        )
+
+
 def spread(plan: Plan, job: Job, data: Data) -> tuple[int, ...]:
     """How many blocks each stage has."""
     flow = flow_of(job, data)

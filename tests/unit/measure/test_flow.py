@@ -86,3 +86,38 @@ def test_a_block_that_is_called_twice_is_refused() -> None:
 
     with pytest.raises(OnecurveError, match=r"calls the block 'blocks.0' 2 times"):
         flow_of(Twice, torch.zeros(2, 3, dtype=torch.int64))
+
+
+class HandingOn(nn.Module):
+    """A block that also returns what it was given beside the stream, and one that writes into its stream."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.linear, self.inplace = nn.Linear(4, 4), inplace
+
+    def forward(self, x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        return (x.mul_(2) if self.inplace else x + self.linear(c)), c
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_a_block_hands_on_is_still_what_it_was(inplace: bool) -> None:
+    class Conditioned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.condition = nn.Linear(4, 4)
+            self.blocks = nn.ModuleList(HandingOn(inplace) for _ in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            c = self.condition(x)
+            for block in self.blocks:
+                x, _ = block(x, c)
+            return x
+
+    flow = flow_of(Conditioned, torch.zeros(2, 4))
+    assert all("condition" in used for used in flow.used[:3])
+    assert Source(1, 0) in flow.sources[2]
+    assert inplace or Source(0, 0) not in flow.sources[2]
+
+
+def test_a_parameter_that_is_used_without_its_module_is_known() -> None:
+    assert flow_of(Skipping, torch.zeros(2, 3, dtype=torch.int64)).opened == {"table"}

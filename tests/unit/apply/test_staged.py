@@ -1,0 +1,91 @@
+"""A model in stages, one after the other in one process: the same numbers, and what is refused."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import onecurve as oc
+from onecurve.apply.blueprint import draw
+from onecurve.apply.sketch import Sketch
+from onecurve.apply.staged import Span, StagedModel
+from onecurve.apply.tape import build_whole
+from onecurve.apply.weights import Weights
+from onecurve.describe.errors import OnecurveError
+from onecurve.job.batch import Micro
+from onecurve.verbs.data import open_data
+from onecurve.verbs.stages import flow_of
+
+CPU = torch.device("cpu")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.tanh(self.linear(x))
+
+
+class Skipping(nn.Module):
+    """The first block's output is used again at the end; the last product is with a parameter of the first module."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+        self.scale = nn.Parameter(torch.ones(4))
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = early = self.blocks[0](self.first(x))
+        for block in self.blocks[1:]:
+            if self.inplace:
+                x += self.scale
+            x = block(x * self.scale)
+        return (x + early) @ self.first.weight
+
+
+class Points:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.randn(4), torch.randn(4)
+
+
+def staged(build: Callable[[], nn.Module], cuts: list[int]) -> tuple[list[Tensor], nn.Module, Micro]:
+    """What each stage gives, and the whole model."""
+    job = oc.Job(
+        model=build,
+        loss=lambda output, target: (output - target).mean(1),
+        data=Points,
+        optimizer=oc.SGD(),
+        global_batch=4,
+        steps=1,
+    )
+    data = open_data(job)
+    flow, micro = flow_of(job, data), data.micro(0, 4)
+    given: list[Tensor] = []
+    for begin, end in itertools.pairwise([0, *cuts, len(flow.blocks)]):
+        blueprint = draw(build, job.seed)
+        sketch = Sketch(draw(build, job.seed), [*flow.blocks, *flow.units], CPU, torch.float32, torch.no_grad)
+        model = StagedModel(blueprint.module, flow, [Span(begin, end)], sketch, CPU)
+        Weights(blueprint.tape, CPU).realize(blueprint.module)
+        model.listen()
+        given = model.run(Span(begin, end), micro, given)
+    return given, build_whole(build, job.seed), micro
+
+
+@pytest.mark.parametrize("cuts", [[1], [2], [1, 2, 3]])
+def test_stages_give_what_the_whole_gives(cuts: list[int]) -> None:
+    output, whole, micro = staged(Skipping, cuts)
+    assert torch.equal(output, micro.forward(whole))
+
+
+def test_writing_into_what_a_block_returned_is_refused() -> None:
+    with pytest.raises(OnecurveError, match=r"writes into what the block 'blocks.0' returned"):
+        staged(lambda: Skipping(inplace=True), [2])
