@@ -94,7 +94,10 @@ def _parser() -> argparse.ArgumentParser:
 
     check = _add_verb(verbs, "check", _check, "prove that the split job computes what one device computes")
     check.add_argument(
-        "--plan", action="append", default=[], help="a plan to check; may be repeated (default: a matrix)"
+        "--plan",
+        action="append",
+        default=[],
+        help="a plan to check, or a plan.toml; may be given again (default: a matrix)",
     )
     check.add_argument("--ranks", type=int, metavar="N", help="largest world of the matrix (default: 4)")
     check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")

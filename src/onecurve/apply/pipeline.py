@@ -111,7 +111,7 @@ class PipelinePart(DrivenPart):
                 received = [torch.empty(x.shape, dtype=x.dtype, device=device) for x in self._given(number, micro)]
                 for buffer in received:
                     dist.recv(buffer, group=group, group_src=(number - 1) % group.size())
-                output = self._root(self._forward, number, micro, *received)
+                output = self._root(self._forward, number, micro, None, *received)
                 if number == self._plan.stage_count - 1:
                     return pytree.tree_map(plain, output)
                 self._await_sent()
@@ -129,13 +129,14 @@ class PipelinePart(DrivenPart):
             if name in self._kept
         ]
 
-    def _forward(self, number: int, micro: Micro, *received: Tensor) -> Any:
+    def _forward(self, number: int, micro: Micro, seed: int | None, *received: Tensor) -> Any:
         """What the next stage needs, or the model's output."""
         given: Sequence[Tensor] = received
         if self._tensor is not None:
             whole = self._staged.crossing(self._spans[number].begin, micro)
             given = [self._tensor.received(part, x) for part, x in zip(received, whole, strict=True)]
-        output = self._staged.run(self._spans[number], micro, given)
+        reseed = (lambda _: None) if seed is None else (lambda place: self.device.seed(mix(seed, place)))
+        output = self._staged.run(self._spans[number], micro, given, reseed)
         if number == self._plan.stage_count - 1:
             return output
         sent = output if self._tensor is None else map(self._tensor.to_send, output)
@@ -144,9 +145,8 @@ class PipelinePart(DrivenPart):
     def _train(self, number: int, round_number: int, *received: Tensor) -> Any:
         """A stage's forward of one round: what the next one needs, or the scaled loss."""
         micro = self._rounds[round_number]
-        self.device.seed(mix(self._seeds[round_number], number))
         with computing(self._plan.precision, self.device):
-            output = self._forward(number, micro, *received)
+            output = self._forward(number, micro, self._seeds[round_number], *received)
             if number < self._plan.stage_count - 1:
                 return output
             weighted = self._objective(output, micro)

@@ -21,6 +21,8 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.flow import Flow, Source
 from onecurve.job.batch import Micro
 
+Reseed = Callable[[int], None]
+
 
 @dataclass(frozen=True)
 class Span:
@@ -56,6 +58,8 @@ class StagedModel:
     ) -> None:
         self._model, self._flow, self._sketch, self._device = model, flow, sketch, device
         self._span = Span(0, len(flow.blocks))
+        self._place = 0
+        self._reseed: Reseed = lambda _: None
         self._seen = Seen({}, None)
         self._calls: Counter[str] = Counter()
         self._values: dict[Source, Tensor] = {}
@@ -84,9 +88,18 @@ class StagedModel:
         for number, name in enumerate(self._flow.blocks):
             if name in self.own:
                 self._modules[name].register_forward_hook(self._take(number))
+        for module in self._modules.values():
+            module.register_forward_pre_hook(lambda *_: self._move_on())
+            module.register_forward_hook(lambda *_: self._move_on())
 
-    def run(self, span: Span, micro: Micro, received: Sequence[Tensor]) -> Any:
-        """What later stages need after this span, in the order of the flow; of the last one the model's output."""
+    def run(self, span: Span, micro: Micro, received: Sequence[Tensor], reseed: Reseed = lambda _: None) -> Any:
+        """What later stages need after this span, in the order of the flow; of the last one the model's output.
+
+        `reseed` is called with the place in the forward, before and after every block and unit, present or not: so what
+        the model draws outside of them is the same on every stage.
+        """
+        self._reseed, self._place = reseed, 0
+        reseed(0)
         self._span, self._seen = span, self._sketch.of(micro, self._model.training)
         self._calls.clear()
         self._values = dict(zip(self._flow.crossing(span.begin), received, strict=True))
@@ -146,6 +159,8 @@ class StagedModel:
         def answer() -> Any:
             if number is not None and number >= self._span.end:
                 raise _LeftError
+            self._place += 1
+            self._move_on()
             call = self._calls[name]
             self._calls[name] += 1
             leaves, form = pytree.tree_flatten(self._seen.returned[name][call])
@@ -159,6 +174,10 @@ class StagedModel:
             return pytree.tree_unflatten(leaves, form)
 
         return answer
+
+    def _move_on(self) -> None:
+        self._place += 1
+        self._reseed(self._place)
 
     def _zeros(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -31,6 +31,7 @@ from onecurve.prove.comparison import LIMIT
 from onecurve.prove.curve import ALLOWED
 from onecurve.prove.matrix import matrix
 from onecurve.report.verdicts import Verdicts
+from onecurve.verbs.choice import as_text, choose_plan
 from onecurve.verbs.completion import complete_all
 from onecurve.verbs.data import Data, open_data
 from onecurve.verbs.kept import refuse_kept_backward
@@ -75,9 +76,9 @@ def check(
         raise OnecurveError(f"check: precision {precision!r} (known: {', '.join(_STEPS)})")
     if (ranks is not None and ranks < 1) or (steps is not None and steps < 1):
         raise OnecurveError(f"check: ranks = {ranks}, steps = {steps}; at least 1 is needed")
-    wanted = tuple(str(plan) for plan in plans)
+    wanted = tuple(map(as_text, plans))
     within = World.from_environment()
-    world = max((Plan.parse(plan).mesh.size for plan in wanted), default=_default_ranks(ranks, within))
+    world = max((choose_plan(plan, 0, 0).mesh.size for plan in wanted), default=_default_ranks(ranks, within))
     if within is not None and world > within.size:
         raise OnecurveError(f"check: a plan of {world} ranks in a world of {within.size}; start as many ranks as that")
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
@@ -170,4 +171,4 @@ def _split(plan: Plan) -> tuple[int, int]:
 def _plans(request: CheckRequest, job: Job) -> list[Plan]:
     if not request.plans:
         return matrix(job.global_batch, request.ranks, request.precision)
-    return [replace(Plan.parse(text), precision=request.precision) for text in request.plans]
+    return [replace(choose_plan(text, 0, 0), precision=request.precision) for text in request.plans]

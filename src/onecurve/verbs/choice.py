@@ -1,20 +1,28 @@
 """Which plan and how many ranks, from what the user asked for."""
 
+import json
 from pathlib import Path
 
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import read_toml
+from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, default_plan
 
 
 def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
-    """`auto`, the short text form, the path of a plan.toml, or a plan."""
+    """`auto`, the short text form, the path of a plan.toml, a plan, or what `as_text` made of it."""
     if isinstance(wish, Plan):
         return wish
     if wish == "auto":
         return default_plan(global_batch, ranks)
+    if wish.startswith("{"):
+        return from_plain(Plan, json.loads(wish), "plan")
     return read_toml(Plan, Path(wish)) if wish.endswith(".toml") else Plan.parse(wish)
+
+
+def as_text(wish: Plan | str) -> str:
+    """To be handed to the ranks. The short form leaves out layouts and stages, which a plan may have."""
+    return to_json(wish) if isinstance(wish, Plan) else wish
 
 
 def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:

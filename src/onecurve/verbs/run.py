@@ -18,7 +18,7 @@ from onecurve.device.device import here
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 from onecurve.launch.stop import Stop
-from onecurve.verbs.choice import ranks_for
+from onecurve.verbs.choice import as_text, ranks_for
 from onecurve.verbs.folder import SUMMARY, refuse_used
 
 
@@ -57,10 +57,10 @@ def run(
     if not script.is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     folder = Path(out) if out is not None else Path("runs") / script.stem
-    request = RunRequest(str(script), tuple(arguments), str(plan), str(folder), fresh, quiet, tensorboard)
+    request = RunRequest(str(script), tuple(arguments), as_text(plan), str(folder), fresh, quiet, tensorboard)
     alone = World.from_environment() is None
     if alone:
-        ranks = ranks_for(str(plan), ranks, here())
+        ranks = ranks_for(as_text(plan), ranks, here())
         refuse_used(folder, fresh)
     if not alone or ranks == 1:
         from onecurve.verbs.training import train

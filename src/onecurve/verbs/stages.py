@@ -49,10 +49,13 @@ def spread(plan: Plan, job: Job, data: Data) -> tuple[int, ...]:
         raise OnecurveError(
             f"plan {plan}: {plan.stage_count} stages for a model of {len(flow.blocks)} blocks; shorten the pipeline"
         )
-    profile = profile_of(job, data, min(_SAMPLES, job.global_batch))
+    model = traceable(job).module
+    try:
+        profile = profile_of(job, data, min(_SAMPLES, job.global_batch))
+    except Exception:  # a loss may ask for values, which fake tensors do not have; blocks are weighed by their size
+        return balance([(float(_bytes(model, [name])), 0.0) for name in flow.blocks], plan.stage_count)
     of_block = {name: each for each in profile.blocks for name in each.names}
     copies = 2 + profile.optimizer_tensors  # parameters, gradients, optimizer state
-    model = traceable(job).module
     first: Cost = (0.0, copies * _bytes(model, flow.used[0]))
     # What is outside the blocks and costs time is the head and the loss; embeddings are looked up.
     last: Cost = (float(profile.outside.work.flops), copies * _bytes(model, flow.used[-1]))

@@ -76,8 +76,24 @@ def staged(build: Callable[[], nn.Module], cuts: list[int]) -> tuple[list[Tensor
         model = StagedModel(blueprint.module, flow, [Span(begin, end)], sketch, CPU)
         Weights(blueprint.tape, CPU).realize(blueprint.module)
         model.listen()
-        given = model.run(Span(begin, end), micro, given)
+        given = model.run(Span(begin, end), micro, given, torch.manual_seed)
     return given, build_whole(build, job.seed), micro
+
+
+class Shuffling(Skipping):
+    """Draws outside the blocks, and drops inside them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.rand(4)
+        for block in self.blocks:
+            x = nn.functional.dropout(block(x * noise), 0.5)
+        return x / noise
+
+
+def test_what_is_drawn_outside_the_blocks_is_the_same_on_every_stage() -> None:
+    output, _, _ = staged(Shuffling, [])
+    for cuts in ([1], [1, 2, 3]):
+        assert torch.equal(staged(Shuffling, cuts)[0], output)
 
 
 @pytest.mark.parametrize("cuts", [[1], [2], [1, 2, 3]])
