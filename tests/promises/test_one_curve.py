@@ -64,7 +64,7 @@ PIPELINE = [
 @pytest.mark.parametrize(
     ("script", "arguments", "plans"),
     [
-        (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=4"], [*TENSOR[1:3], *PIPELINE]),
+        (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=4"], [TENSOR[2], *PIPELINE]),
         (JOBS / "towers.py", [], ["pipeline2·shard2 mb2×4 zero2 schedule=zero-bubble", "pipeline3 mb2×8"]),
         (JOBS / "vision.py", [], ["pipeline2 mb4×4 schedule=zero-bubble"]),
     ],
@@ -143,7 +143,7 @@ def test_float32_curves_stay_within_the_spread(example: str) -> None:
 
 
 def test_float32_curve_in_short() -> None:
-    check(EXAMPLES / "resnet.py", SMALL["resnet.py"], plans=["replicate2 mb8", "shard2 mb8"], precision="fp32")
+    check(EXAMPLES / "resnet.py", SMALL["resnet.py"], plans=["shard2 mb8"], precision="fp32")
 
 
 @pytest.mark.parametrize("optimizer", ["lamb", pytest.param("lars", marks=pytest.mark.slow)])
@@ -162,7 +162,9 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("example", ["llama.py", pytest.param("resnet.py", marks=pytest.mark.slow), "ctr.py"])
+@pytest.mark.parametrize(
+    "example", ["llama.py", *(pytest.param(each, marks=pytest.mark.slow) for each in ("resnet.py", "ctr.py"))]
+)
 def test_forms_that_keep_the_maths_hold(example: str) -> None:
     small = {"llama.py": ["width=16", "context=32"], "resnet.py": ["width=2"], "ctr.py": []}[example]
     check(EXAMPLES / example, [*small, "batch=8"], plans=FORMS, steps=3)
@@ -177,7 +179,7 @@ def test_compiled_blocks_hold() -> None:
 @pytest.mark.parametrize("arguments", [[], ["batch_norm=local", "optimizer=adamw"]], ids=["sync", "local"])
 def test_a_tricky_model_holds(arguments: list[str]) -> None:
     plans = ["mb8×2", "replicate2 mb(6,2)×2", "shard3 mb(6,5,5) reduce=round", "shard2 mb4×2", "pipeline2 mb4×4"]
-    check(JOBS / "tricky.py", arguments, plans=plans, steps=4)
+    check(JOBS / "tricky.py", arguments, plans=plans if not arguments else plans[1:4:2], steps=4)
 
 
 def test_check_says_that_dropout_was_switched_off() -> None:
