@@ -37,8 +37,8 @@ def check(script: Path, arguments: list[str], **how: object) -> None:
 
 @pytest.mark.parametrize("example", ["gpt.py", "resnet.py"])
 def test_examples_hold_in_float64(example: str) -> None:
-    # Batch norm's references differ with the rounds, so the residual network takes longer: every second plan.
-    check(EXAMPLES / example, SMALL[example], plans=COVERING if example == "gpt.py" else COVERING[1::2], steps=3)
+    # Batch norm's references differ with the rounds, so the residual network takes longer: every third plan.
+    check(EXAMPLES / example, SMALL[example], plans=COVERING if example == "gpt.py" else COVERING[1::3], steps=3)
 
 
 TENSOR = [
@@ -65,10 +65,9 @@ PIPELINE = [
     ("script", "arguments", "plans"),
     [
         (EXAMPLES / "gpt.py", [*SMALL["gpt.py"], "depth=4"], [TENSOR[2], *PIPELINE]),
-        (JOBS / "towers.py", [], ["pipeline2·shard2 mb2×4 zero2 schedule=zero-bubble", "pipeline3 mb2×8"]),
-        (JOBS / "vision.py", [], ["pipeline2 mb4×4 schedule=zero-bubble"]),
+        (JOBS / "towers.py", [], ["pipeline2·shard2 mb2×4 zero2 schedule=zero-bubble", "pipeline2 mb4×4"]),
     ],
-    ids=["gpt", "towers", "vision"],
+    ids=["gpt", "towers"],
 )
 def test_models_in_parts_hold(script: Path, arguments: list[str], plans: list[str]) -> None:
     check(script, arguments, plans=plans, steps=2)

@@ -176,7 +176,7 @@ def test_with_dropout_replicas_stay_equal_to_the_last_bit(tmp_path) -> None:
     assert one == other
 
 
-@pytest.mark.parametrize("fault", [(), ("rank_seeds",)], ids=["right", "wrong"])
+@pytest.mark.parametrize("fault", [(), pytest.param(("rank_seeds",), marks=pytest.mark.slow)], ids=["right", "wrong"])
 def test_dropout_does_not_differ_along_tensor(tmp_path, fault) -> None:
     """What is whole on both ranks stays equal to the last bit, though masks are drawn in and between cut layers."""
     kept = torchrun(str(JOBS / "kept_loop.py"), "tensor2 mb8 sequence", "dropped", *fault, cwd=tmp_path)
