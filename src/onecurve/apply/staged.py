@@ -112,7 +112,7 @@ class StagedModel:
         except _LeftError:
             self._refuse_changed(span)
             return [
-                value.clone() if before.get(source) is value else value  # likewise what is only handed on
+                value.clone() if before.get(source) is value else value  # handed on: a tensor of the stage's own again
                 for source, value in ((each, self._values[each]) for each in self._flow.crossing(span.end))
             ]
         finally:

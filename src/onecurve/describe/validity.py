@@ -64,8 +64,8 @@ def _refuse_impossible_pipeline(plan: Plan) -> None:
         )
     if plan.schedule == "1f1b" and rounds < pipeline:
         raise OnecurveError(
-            f"plan {plan}: 1f1b keeps every stage busy with a round of its own, {rounds} rounds are fewer than "
-            f"{pipeline} stages; use {pipeline} rounds or more, or schedule=gpipe"
+            f"plan {plan}: 1f1b keeps every stage busy with a round of its own, so {pipeline} stages need {pipeline} "
+            f"rounds or more, the plan has {rounds}; use more rounds, or schedule=gpipe"
         )
     if plan.schedule in ("interleaved", "zero-bubble") and rounds % max(1, rounds // pipeline):
         raise OnecurveError(

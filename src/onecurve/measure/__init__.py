@@ -1,1 +1,1 @@
-"""From torch modules to nouns. So far: which blocks a model has (blocks.py)."""
+"""From torch modules to nouns: blocks, what flows between them, tensor layouts, the profile."""

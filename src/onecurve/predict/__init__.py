@@ -1,1 +1,1 @@
-"""Pure arithmetic: what a plan will take. So far: the memory of weights, gradients and optimizer state (memory.py)."""
+"""Pure arithmetic: what a plan will take. So far: memory of the state (memory.py), collectives (collective.py)."""

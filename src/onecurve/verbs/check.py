@@ -159,7 +159,7 @@ def _complete(plans: list[Plan], job: Job, data: Data, chosen: bool) -> tuple[li
         except OnecurveError as error:
             if chosen:
                 raise
-            notes.append(f"{len(alike)} plans were left out: {error}")
+            notes.append(f"left out of the matrix ({len(alike)}): {error}")
     return [completed[id(plan)] for plan in plans if id(plan) in completed], notes
 
 

@@ -118,7 +118,7 @@ def test_bad_text_says_the_mend(text: str, says: str) -> None:
     [
         ("context2 mb32", "the axis 'context' is not built yet"),
         ("mb8×4 schedule=gpipe", "schedule=gpipe without the axis 'pipeline'"),
-        ("pipeline2 mb32", "1 rounds are fewer than 2 stages; use 2 rounds or more, or schedule=gpipe"),
+        ("pipeline2 mb32", "2 stages need 2 rounds or more, the plan has 1; use more rounds, or schedule=gpipe"),
         ("pipeline4 mb4×8 schedule=interleaved recompute=fll", "known: none, selective, full"),
         ("pipeline4 mb(32)×1 schedule=1f1", "known: 1f1b, gpipe, interleaved, zero-bubble"),
         ("pipeline2·shard2 mb4×4 schedule=zero-bubble", "add zero2"),

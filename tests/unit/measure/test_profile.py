@@ -7,40 +7,22 @@ import pytest
 import torch
 from torch import Tensor
 
-import onecurve as oc
 from onecurve.job.script import load_job
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import open_data
 from onecurve.verbs.profile import profile_of
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
-import llama
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import one_rank
 
 ROOT = Path(__file__).parents[3]
 
 
-class Tokens:
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return 1 << 40
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return torch.zeros(self.length, dtype=torch.int64), torch.zeros(self.length, dtype=torch.int64)
-
-
 @pytest.mark.timeout(60)
 def test_llama_3_405b_equals_the_closed_forms() -> None:
-    width, depth, heads, kv_heads, hidden, words, length = 16384, 126, 128, 8, 53248, 128256, 8192
-    job = oc.Job(
-        model=lambda: llama.Llama(width, depth, heads, kv_heads, hidden, words),
-        loss=oc.loss.next_token,
-        data=lambda: Tokens(length),
-        optimizer=oc.AdamW(),
-        global_batch=16,
-        steps=1,
-    )
+    width, depth, heads, kv_heads, hidden, words = one_rank.MODELS["llama3-405b"].values()
+    length = 8192
+    job = one_rank.make_job("llama3-405b", depth, length, batch=16)
     found = profile_of(job, open_data(job), samples=1)
     matrices = 2 * width**2 + 2 * width * (width // heads * kv_heads) + 3 * width * hidden
     assert found.parameters == depth * (matrices + 2 * width) + 2 * words * width + width == 405_853_388_800
