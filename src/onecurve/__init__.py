@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from onecurve.job.job import Evaluate, Job
     from onecurve.job.metric import Metric
     from onecurve.job.optimizer import LAMB, LARS, SGD, AdamW, Optimizer
+    from onecurve.job.save import Save
     from onecurve.job.schedule import constant, cosine, linear, linear_scaling, sqrt_scaling
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
@@ -32,6 +33,7 @@ __all__ = [
     "OnecurveError",
     "Optimizer",
     "Plan",
+    "Save",
     "Weighted",
     "check",
     "constant",
@@ -51,6 +53,7 @@ _HOMES = {
     "job.job": ("Evaluate", "Job"),
     "job.metric": ("Metric",),
     "job.optimizer": ("AdamW", "LAMB", "LARS", "Optimizer", "SGD"),
+    "job.save": ("Save",),
     "job.schedule": ("constant", "cosine", "linear", "linear_scaling", "sqrt_scaling"),
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),

@@ -41,11 +41,11 @@ LIBRARIES = {
     "apply": {"torch"},
     "data": {"torch", "numpy"},
     "train": {"torch"},
-    "checkpoint": {"torch"},
+    "checkpoint": {"torch", "numpy", "safetensors", "fsspec", "xxhash"},
     "prove": {"torch", "safetensors"},
     "launch": {"torch"},
     "report": {"rich", "tensorboard"},
-    "verbs": {"torch", "rich"},
+    "verbs": {"torch", "rich", "xxhash"},
     "cli": {"rich"},
 }
 

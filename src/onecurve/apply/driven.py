@@ -53,6 +53,11 @@ class DrivenPart(Held):
             piece.take_gradient()
         self._reduce_scalars()
 
+    def refresh(self) -> None:
+        super().refresh()
+        if self._sharded is not None:
+            self._sharded.reshard()  # a pipeline's root is not part of the model
+
     def undo_statistics(self, where: Tensor | bool) -> None:
         self._statistics.undo(where)
 

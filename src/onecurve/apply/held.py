@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from onecurve.apply import norm
 from onecurve.apply.blueprint import Blueprint
@@ -55,7 +56,7 @@ class Held:
         self.trained = [piece for piece, (_, p) in zip(self.parameters, named, strict=True) if p.requires_grad]
 
     def _piece(self, name: str, tensor: Tensor) -> Piece:
-        return piece_of(name, tensor, self._mesh.first(tensor), self.group)
+        return piece_of(name, tensor, self._mesh.first(tensor), self.group, self._mesh.copy)
 
     @property
     def peers(self) -> Group:
@@ -84,6 +85,12 @@ class Held:
         # Not by way of the module: what it registers while its parameters are gathered is not what holds the sums.
         for piece in self.parameters:
             piece.whole.grad = piece.local.grad = None
+
+    def refresh(self) -> None:
+        """After values were put into the pieces: copies gathered before are stale."""
+        for each in self.module.modules():
+            if isinstance(each, FSDPModule):
+                each.reshard()
 
     def settle(self) -> None:
         """Make buffers fit to be saved or used for evaluation: local batch norm's running statistics differ between

@@ -9,9 +9,9 @@ from torch.distributed.tensor import DTensor
 
 from onecurve.describe.mesh import Mesh
 from onecurve.device.exchange import Group, own_group, subgroup
-from onecurve.device.piece import TENSOR
+from onecurve.device.piece import REPLICATE, TENSOR
 
-_DATA = ("replicate", "shard")
+_DATA = (REPLICATE, "shard")
 _PIPELINE = "pipeline"
 
 
@@ -47,10 +47,15 @@ class LiveMesh:
 
     def first(self, tensor: Tensor) -> bool:
         """Whether this rank is the first of its peers that holds the same of a tensor, along the axes that the tensor's
-        own mesh leaves out."""
+        own mesh leaves out, `replicate` aside."""
         known = tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
         places = self.mesh.coordinates(self.rank)
-        return not any(place for axis, place in places.items() if axis not in (*known, _PIPELINE))
+        return not any(place for axis, place in places.items() if axis not in (*known, _PIPELINE, REPLICATE))
+
+    @property
+    def copy(self) -> tuple[int, int]:
+        """Which copy of the model this rank belongs to, of how many."""
+        return self.mesh.coordinates(self.rank)[REPLICATE], self.mesh.replicate
 
     @property
     def reports(self) -> bool:

@@ -112,6 +112,10 @@ class Batches:
             )
             self._first = iter(self._loader)
 
+    def rewind(self) -> None:
+        """What was read ahead is dropped: what is wanted has changed."""
+        self._first = None
+
     def __iter__(self) -> Iterator[Micro]:
         if self._loader is None:
             return map(self._reader.batch, self._wanted)
@@ -119,20 +123,42 @@ class Batches:
         return map(_checked, iter(self._loader) if batches is None else batches)
 
 
-def training_batches(
-    reader: Reader, order: Order, plan: Plan, data_rank: int, steps: range, position: int, workers: int
-) -> Iterator[Batch]:
-    """This rank's batches for `steps`, the first of which begins at `position` of the order."""
+class Training:
+    """This rank's batches step by step, from any step on; the processes that read them stay the same."""
 
-    def wanted() -> Iterator[Samples]:
-        begin = position
-        for _ in steps:
-            for number in range(plan.rounds):
-                yield order.samples(*share_bounds(plan, data_rank, begin, number))
-            begin += plan.global_batch
+    def __init__(self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int) -> None:
+        self._wanted = _Shares(order, plan, data_rank, steps)
+        self._micros = reader.open(self._wanted, workers)
 
-    micros = iter(reader.open(wanted(), workers))
-    return (Batch(step, [next(micros) for _ in range(plan.rounds)]) for step in steps)
+    def start(self, step: int, position: int) -> None:
+        """Begin with this step, at this position of the order."""
+        self._wanted.step, self._wanted.position = step, position
+        self._micros.rewind()
+
+    def __iter__(self) -> Iterator[Batch]:
+        wanted, micros = self._wanted, iter(self._micros)
+        return (
+            Batch(step, [next(micros) for _ in range(wanted.plan.rounds)]) for step in range(wanted.step, wanted.steps)
+        )
+
+
+@dataclass
+class _Shares:
+    """What a rank takes of every round, from a step on."""
+
+    order: Order
+    plan: Plan
+    data_rank: int
+    steps: int
+    step: int = 0
+    position: int = 0
+
+    def __iter__(self) -> Iterator[Samples]:
+        begin = self.position
+        for _ in range(self.step, self.steps):
+            for number in range(self.plan.rounds):
+                yield self.order.samples(*share_bounds(self.plan, self.data_rank, begin, number))
+            begin += self.plan.global_batch
 
 
 def share_bounds(plan: Plan, data_rank: int, position: int, number: int) -> tuple[int, int]:

@@ -14,6 +14,8 @@ from onecurve.describe.errors import OnecurveError
 
 T = TypeVar("T")
 
+_LARGEST_TOML = 1 << 20
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`did you mean 'shard'?`, or the list of what is known when nothing is near."""
@@ -47,16 +49,32 @@ def to_json(noun: object) -> str:
     return msgspec.json.encode(noun).decode()
 
 
+def from_json(kind: type[T], raw: bytes, where: str) -> T:
+    """The inverse of `to_json`, as strict as `from_plain`."""
+    try:
+        plain = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise OnecurveError(f"{where}: not valid JSON: {error}") from None
+    return from_plain(kind, plain, where)
+
+
 def read_toml(kind: type[T], path: Path) -> T:
     try:
-        plain = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise OnecurveError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise OnecurveError(f"{path}: is a folder, a TOML file is needed") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        plain = tomllib.loads(_read_small(path))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OnecurveError(f"{path}: not valid TOML: {error}") from None
     return from_plain(kind, plain, str(path))
+
+
+def _read_small(path: Path) -> str:
+    """Of a file that somebody else may have written: no pipe that never ends, no more than such files have."""
+    if path.is_dir():
+        raise OnecurveError(f"{path}: is a folder, a TOML file is needed")
+    if not path.exists():
+        raise OnecurveError(f"{path}: no such file")
+    if not path.is_file() or path.stat().st_size > _LARGEST_TOML:
+        raise OnecurveError(f"{path}: not a file of at most {_LARGEST_TOML} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def write_toml(noun: object, path: Path) -> None:

@@ -32,6 +32,15 @@ class Device:
         if self.kind != "cpu":
             torch.get_device_module(self.torch_device).manual_seed(seed)
 
+    def host_memory(self, nbytes: int) -> torch.Tensor:
+        """Bytes on the host that the device can copy into by itself; their pages are there already."""
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.kind != "cpu").fill_(0)
+
+    def wait(self) -> None:
+        """Until all queued work is done."""
+        if self.asynchronous:
+            torch.accelerator.synchronize()
+
 
 def local_device(local_rank: int) -> Device:
     """The device of this host's rank `local_rank`, made current."""

@@ -50,6 +50,32 @@ def texts_of_all(text: str) -> list[str]:
     return [_decode(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
 
 
+def first_text(group: Group, text: str) -> str:
+    """The first rank's text that is not empty, on every rank of the group; memory does not grow with the group."""
+    if group is None:
+        return text
+    first = torch.tensor([group.rank() if text else group.size()])
+    dist.all_reduce(first, dist.ReduceOp.MIN, group=group)
+    speaker = int(first)
+    if speaker == group.size():
+        return ""
+    mine = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    size = torch.tensor([mine.numel()])
+    dist.broadcast(size, group=group, group_src=speaker)
+    row = mine if group.rank() == speaker else torch.zeros(int(size), dtype=torch.uint8)
+    dist.broadcast(row, group=group, group_src=speaker)
+    return bytes(row.tolist()).decode()
+
+
+def host_group() -> Group:
+    """A group of all ranks for a thread of its own, on the host; every rank must call it."""
+    if not dist.is_initialized():
+        return None
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
 def barrier() -> None:
     """Wait until every rank is here."""
     if dist.is_initialized():

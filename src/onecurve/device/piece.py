@@ -13,6 +13,7 @@ from onecurve.device.exchange import Group, add_over
 
 TENSOR = "tensor"
 """The name of the tensor axis in torch's meshes."""
+REPLICATE = "replicate"
 
 Slices = tuple[slice, ...]
 
@@ -38,14 +39,22 @@ class Piece:
     """Of the whole."""
     boxes: tuple[Box, ...]
     """Which of the whole's elements the local ones are."""
-    counted: bool
-    """Whether this rank counts the piece in norms: each element is counted once, however it is replicated."""
+    lead: bool
+    """Whether this rank is the first that holds these elements, along all axes but `replicate`."""
     group: Group
     """All ranks that hold parts of the model."""
     repeated: bool = False
     """Whether an earlier pipeline stage has it as well, and counts it where the stages' sums are added."""
     everywhere: bool = True
     """Whether every rank of the group has the whole."""
+    copy: int = 0
+    """Which of the copies along `replicate` this is."""
+    copies: int = 1
+
+    @property
+    def counted(self) -> bool:
+        """Whether this rank counts the piece in norms: each element is counted once, however it is replicated."""
+        return self.lead and self.copy == 0
 
     def gather(self) -> Tensor:
         """The whole tensor; every rank of the group must call this."""
@@ -68,20 +77,23 @@ class Piece:
             self.local.grad = None if gradient is None else gradient.to_local()
 
 
-def piece_of(name: str, tensor: Tensor, first: bool, group: Group = None) -> Piece:
-    """`first`: this rank is the first of all that hold the same, as far as the tensor's own mesh does not say."""
+def piece_of(name: str, tensor: Tensor, first: bool, group: Group = None, copy: tuple[int, int] = (0, 1)) -> Piece:
+    """`first`: this rank is the first of all that hold the same, as far as the tensor's own mesh and `replicate` do not
+    say. `copy`: which copy along `replicate`, of how many."""
     if not isinstance(tensor, DTensor):
         whole = tuple(slice(0, size) for size in tensor.shape)
-        return Piece(name, tensor, tensor, tuple(tensor.shape), (Box(whole, whole),), first, group)
+        boxes = (Box(whole, whole),)
+        return Piece(name, tensor, tensor, tuple(tensor.shape), boxes, first, group, copy=copy[0], copies=copy[1])
     with torch.no_grad():
         local = tensor.to_local()
     if isinstance(tensor, torch.nn.Parameter):
         local = torch.nn.Parameter(local, requires_grad=tensor.requires_grad)
     coordinate = tensor.device_mesh.get_coordinate()
     assert coordinate is not None
-    replicas = [place for place, layout in zip(coordinate, tensor.placements, strict=True) if layout.is_replicate()]
-    counted = first and not any(replicas)
-    return Piece(name, tensor, local, tuple(tensor.shape), tuple(_boxes(tensor)), counted, group, everywhere=False)
+    axes = zip(tensor.device_mesh.mesh_dim_names or (), coordinate, tensor.placements, strict=True)
+    lead = first and not any(place for axis, place, layout in axes if layout.is_replicate() and axis != REPLICATE)
+    cut = tuple(_boxes(tensor))
+    return Piece(name, tensor, local, tuple(tensor.shape), cut, lead, group, False, False, copy[0], copy[1])
 
 
 def absent_piece(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Group) -> Piece:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
+from onecurve.job.save import Save
 from onecurve.job.schedule import AnySchedule, Schedule
 from onecurve.job.weighted import Weighted
 
@@ -83,6 +85,10 @@ class Job:
     """Largest norm of the whole gradient."""
     batch_norm: BatchNorm = "sync"
     """Statistics over all ranks of a round, or over each rank's own samples."""
+    weights: str | Path | None = None
+    """What to start from instead of the constructor's values: a safetensors file, or a Hugging Face folder."""
+    save: Save | None = field(default_factory=Save)
+    """None: no checkpoints, only the weights at the end."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -97,6 +103,12 @@ class Job:
             raise OnecurveError(f"Job: clip = {self.clip!r}; a norm above 0 is needed, or None for no clipping")
         if self.batch_norm not in ("sync", "local"):
             raise OnecurveError(f"Job: batch_norm = {self.batch_norm!r} (known: 'sync', 'local')")
+        if self.weights is not None and not isinstance(self.weights, str | Path):
+            raise OnecurveError(
+                f"Job: weights is a {type(self.weights).__name__}; the path of a file or folder is needed"
+            )
+        if self.save is not None and not isinstance(self.save, Save):
+            raise OnecurveError("Job: save needs an onecurve.Save(every=500), or None for no checkpoints")
         if self.evaluate is not None and not isinstance(self.evaluate, Evaluate):
             raise OnecurveError("Job: evaluate needs an onecurve.Evaluate(lambda: MyDataset(), every=100)")
         if not isinstance(self.metrics, Mapping):

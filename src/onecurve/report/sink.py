@@ -14,11 +14,11 @@ class Sink(Protocol):
 
 
 class JsonLines:
-    """One line of JSON per record, on disk as soon as it is written."""
+    """One line of JSON per record, on disk as soon as it is written; what is there stays."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("w", encoding="utf-8", buffering=1)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def write(self, record: Record) -> None:
         self._file.write(to_json(record) + "\n")

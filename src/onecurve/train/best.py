@@ -17,13 +17,15 @@ class Best:
     waited: int = 0
     """Evaluations since."""
 
-    def add(self, record: EvaluationRecord) -> None:
+    def add(self, record: EvaluationRecord) -> bool:
+        """Whether it is the best so far."""
         value = record.loss if self.evaluate.watch == "loss" else record.metrics[self.evaluate.watch]
         sign = -1 if self.evaluate.better == "higher" else 1
         if math.isnan(self.value) or sign * value < sign * self.value:
             self.value, self.step, self.waited = value, record.step, 0
-        else:
-            self.waited += 1
+            return True
+        self.waited += 1
+        return False
 
     @property
     def hopeless(self) -> bool:

@@ -1,6 +1,6 @@
 """Updates where the user keeps the backward pass: sums and counts since the last update, one optimizer per name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -43,13 +43,14 @@ class KeptTrainer:
 
     def __init__(self, job: Job, part: KeptPart, steps: int, plan: Plan) -> None:
         self._job, self._part, self._steps = job, part, steps
-        self._updates: Mapping[str, Update] = {
+        self.updates: Mapping[str, Update] = {
             name: Update(factory, part.pieces(name), part.group, part.device, plan)
             for name, factory in job.optimizers.items()
         }
         self._totals = self._zeros()
         self._used: set[str] = set()
         self.step = 0
+        self.save_requested: Callable[[], bool] = lambda: False
 
     def backward(self, value: Weighted | Tensor) -> None:
         weighted = _weigh(value)
@@ -62,15 +63,15 @@ class KeptTrainer:
         self._totals += torch.stack([weighted.sum.detach().to(self._totals), count])
 
     def update(self, name: str) -> Report:
-        if name not in self._updates:
-            raise OnecurveError(f"update: no optimizer is named {name!r} ({nearest(name, list(self._updates))})")
+        if name not in self.updates:
+            raise OnecurveError(f"update: no optimizer is named {name!r} ({nearest(name, list(self.updates))})")
         if name in self._used:
             raise OnecurveError(f"update: {name!r} was updated already by these gradients; call run.backward first")
         self._part.reduce(name)
-        update = self._updates[name]
+        update = self.updates[name]
         lr = update.set_rate(self._job.rate(self.step, self._steps))
-        stop = torch.zeros(1).to(self._totals)
-        sums = torch.cat([self._totals, squares(update.pieces).view(1).to(self._totals), stop])
+        wishes = torch.tensor([False, self.save_requested()]).to(self._totals)
+        sums = torch.cat([self._totals, squares(update.pieces).view(1).to(self._totals), wishes])
         add_over(self._part.group, sums)
         nominal = float(self._job.global_batch)
         report = Report(self.step, lr, (self.step + 1) * self._job.global_batch, 1.0, nominal, sums)

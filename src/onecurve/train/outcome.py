@@ -1,7 +1,7 @@
 """What a step came to, read from sums that are the same on all ranks.
 
-A rank's [loss sum, count, squares, stop] are added over all ranks in one reduction; each element's square is counted by
-one rank. From there every rank computes the same numbers and takes the same decision.
+A rank's [loss sum, count, squares, stop, save] are added over all ranks in one reduction; each element's square is
+counted by one rank. From there every rank computes the same numbers and takes the same decision.
 """
 
 import math
@@ -27,6 +27,8 @@ class Outcome:
     finite: bool
     stop: bool
     """Whether any rank was asked to stop."""
+    save: bool
+    """Whether any rank finds that it is time to save."""
 
 
 @dataclass
@@ -80,10 +82,10 @@ def squares(pieces: Sequence[Piece]) -> Tensor:
 
 def outcome(sums: Sequence[float], nominal: float) -> Outcome:
     """Read the reduced sums. Gradients were taken of loss sum / nominal."""
-    loss_sum, count, square_sum, stop = sums
+    loss_sum, count, square_sum, stop, save = sums
     loss = loss_sum / count if count else math.nan
     norm = math.sqrt(square_sum) * nominal / count if count and square_sum >= 0 else math.nan
-    return Outcome(loss, count, norm, math.isfinite(loss) and math.isfinite(norm), stop > 0)
+    return Outcome(loss, count, norm, math.isfinite(loss) and math.isfinite(norm), stop > 0, save > 0)
 
 
 def factor(sums: Tensor, nominal: float, clip: float | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Trainer:
         self._objective = objective_of(job.loss)
         self._measures = measures_of(self._objective, job.metrics)
         self.stop_requested: Callable[[], bool] = lambda: False
+        self.save_requested: Callable[[], bool] = lambda: False
         if not part.trained:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
         self.update = Update(job.optimizers[""], part.trained, part.peers, part.device, plan)
@@ -50,8 +52,8 @@ class Trainer:
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
-        stop = torch.tensor([float(self.stop_requested())], dtype=torch.float64)
-        sums = torch.cat([totals, squares(part.trained).view(1).to(totals), stop.to(totals)])
+        wishes = torch.tensor([self.stop_requested(), self.save_requested()], dtype=torch.float64)
+        sums = torch.cat([totals, squares(part.trained).view(1).to(totals), wishes.to(totals)])
         add_over(part.group, sums)
         report = Report(step, lr, (step + 1) * job.global_batch, self._loss_scale.value, nominal, sums)
         part.undo_statistics(self.update.apply(report, job.clip))
@@ -87,6 +89,19 @@ class Trainer:
         for measure in self._measures:
             measure.sums(output, micro)
         return output
+
+    @property
+    def loss_scale(self) -> LossScale:
+        """As of all steps so far; waits for the device where a step has not been read yet."""
+        scale = replace(self._loss_scale)
+        if self._scales_loss and self._unread_report is not None:
+            scale.update(self._unread_report.outcome.finite)
+        return scale
+
+    @loss_scale.setter
+    def loss_scale(self, scale: LossScale) -> None:
+        if self._scales_loss:
+            self._loss_scale = replace(scale)
 
     def _learn_scale(self, report: Report) -> None:
         known: Report | None = report

@@ -1,10 +1,12 @@
 """One optimizer and the pieces it updates: one division by the true count, clipping by the whole norm, the guard."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.exchange import Group, add_over
@@ -12,6 +14,8 @@ from onecurve.device.piece import Piece
 from onecurve.job.layerwise import LayerWise
 from onecurve.job.optimizer import OptimizerFactory, refuse_if_whole_needed
 from onecurve.train.outcome import Report, factor, not_finite
+
+Value = Tensor | bool | int | float
 
 
 class Update:
@@ -47,6 +51,31 @@ class Update:
         if report.outcome.finite:
             self._step(by.item())
         return not report.outcome.finite
+
+    def state(self) -> dict[str, dict[str, Value]]:
+        """What the optimizer keeps, by parameter: tensors as they are, not copies of them."""
+        found = {}
+        for piece in self.pieces:
+            kept = self.optimizer.state.get(piece.local, {})
+            for key, value in kept.items():
+                if not isinstance(value, Tensor | bool | int | float) and value is not None:
+                    raise OnecurveError(
+                        f"optimizer: its state {key!r} is a {type(value).__name__}; tensors and numbers can be saved"
+                    )
+            found[piece.name] = {key: value for key, value in kept.items() if value is not None}
+        return found
+
+    def load_state(self, state: Mapping[str, Mapping[str, Value]]) -> None:
+        """The inverse, by torch's own rules of types and devices; what has no elements here keeps no state."""
+        names = {id(piece.local): piece.name for piece in self.pieces}
+        numbers = itertools.count()
+        states: dict[int, dict[str, Value]] = {}
+        groups = []
+        for group in self.optimizer.param_groups:
+            members = [(next(numbers), names[id(parameter)]) for parameter in group["params"]]
+            states |= {number: dict(state[name]) for number, name in members if name in state}
+            groups.append({**group, "params": [number for number, _ in members]})
+        self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
     def _step(self, by: float) -> None:
         if by != 1.0:

@@ -46,6 +46,13 @@ def refuse_unmatched_groups(job: Job, blueprint: Blueprint) -> None:
             each.refuse_unmatched([name for name in names if not child or name.startswith(child + ".")])
 
 
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Every name of a parameter or buffer → the one that stands for all of a tie."""
+    every = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in every}
+
+
 def assemble(
     job: Job, plan: Plan, mesh: LiveMesh, device: Device, data: Data, blueprint: Blueprint | None = None
 ) -> Assembly:

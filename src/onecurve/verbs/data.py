@@ -1,9 +1,8 @@
 """The job's dataset, opened, with its order."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from onecurve.data.loader import Batch, Reader, training_batches
+from onecurve.data.loader import Reader, Training
 from onecurve.data.order import Order
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
@@ -19,9 +18,9 @@ class Data:
     order: Order
     steps: int
 
-    def batches(self, plan: Plan, data_rank: int, workers: int) -> Iterator[Batch]:
+    def batches(self, plan: Plan, data_rank: int, workers: int) -> Training:
         """A rank's batches, step by step."""
-        return training_batches(self.reader, self.order, plan, data_rank, range(self.steps), 0, workers)
+        return Training(self.reader, self.order, plan, data_rank, self.steps, workers)
 
     def micro(self, begin: int, end: int) -> Micro:
         """The samples at these positions as one micro-batch, read here and now."""

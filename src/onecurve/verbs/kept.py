@@ -8,7 +8,8 @@ with oc.prepare(job(), backward="mine") as run:
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -22,21 +23,26 @@ from onecurve.job.weighted import Weighted
 from onecurve.measure.blocks import find_blocks
 from onecurve.train.kept import KeptTrainer
 from onecurve.train.outcome import Report
+from onecurve.train.update import Update
 from onecurve.verbs.ready import Ready
 
 
 class KeptRun(Ready):
     """A training on this rank, made ready, whose forward and backward passes are the user's."""
 
-    def __init__(self, job: Job, plan: Plan | str = "auto") -> None:
-        super().__init__(job, plan)
+    def __init__(self, job: Job, plan: Plan | str = "auto", out: str | Path | None = None) -> None:
+        super().__init__(job, plan, out)
         _refuse(job, self.plan)
         module = self._blueprint.module
         children = {name: find_blocks(_child(module, name)) for name in job.optimizers}
         part = KeptPart(self._blueprint, self.plan, self._mesh, self.device, children, job.batch_norm)
         self._hold(part)
         self._part = part
+        self._newest: Report | None = None
         self._trainer = KeptTrainer(job, part, self.steps, self.plan)
+        self._begin()
+        if self._checkpoints is not None:
+            self._trainer.save_requested = self._checkpoints.overdue
         if self.world.rank == 0:
             print(
                 f"onecurve: {self.plan}, backward='mine': that every plan computes the same is now up to your loop; "
@@ -61,7 +67,13 @@ class KeptRun(Ready):
     def update(self, name: str = "") -> Report:
         """Sum the gradients of one of the optimizers over the ranks, divide by the count of all losses since the last
         update, clip, update. All ranks must call it. The report's loss is the mean over all ranks."""
-        return self._trainer.update(name)
+        report = self._trainer.update(name)
+        self._readable, self._newest = self._newest if self._trainer.updates[name].unread else report, report
+        return report
+
+    @property
+    def _updates(self) -> Mapping[str, Update]:
+        return self._trainer.updates
 
 
 def refuse_kept_backward(job: Job, what: str) -> None:

@@ -5,17 +5,25 @@ with oc.prepare(job()) as run:
         report = run.step(batch)
 """
 
+import math
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal, overload
 
+from onecurve.checkpoint.manifest import Standing
 from onecurve.data.loader import Batch, Evaluation, Reader
 from onecurve.data.order import Sample
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.job.job import Job
+from onecurve.train.best import Best
 from onecurve.train.outcome import Report
+from onecurve.train.scale import LossScale
+from onecurve.train.update import Update
 from onecurve.verbs.assembly import assemble
+from onecurve.verbs.checkpoints import Resumed
 from onecurve.verbs.data import Data, open_dataset
 from onecurve.verbs.kept import KeptRun, refuse_kept_backward
 from onecurve.verbs.ready import Ready
@@ -24,17 +32,23 @@ from onecurve.verbs.ready import Ready
 class Run(Ready):
     """A training on this rank, made ready. Iterate for batches; `step` owns the backward pass."""
 
-    def __init__(self, job: Job, plan: Plan | str = "auto") -> None:
+    def __init__(self, job: Job, plan: Plan | str = "auto", out: str | Path | None = None, fresh: bool = False) -> None:
         refuse_kept_backward(job, "prepare: run.step cannot train this job")
-        super().__init__(job, plan)
+        super().__init__(job, plan, out, fresh)
         assembly = assemble(job, self.plan, self._mesh, self.device, self._data, self._blueprint)
         self._hold(assembly.part)
         self.trainer = assembly.trainer
         if self._evaluation is not None:  # a mistake in it is told before training, not after
             self.trainer.try_measures(assembly.part.place(self._evaluation_sample))
         self._evaluation_seconds = 0.0
+        self._newest: Report | None = None
+        self.best = Best(job.evaluate) if job.evaluate is not None else None
+        """Of the evaluations so far."""
+        self._begin()
+        if self._checkpoints is not None:
+            self.trainer.save_requested = self._checkpoints.overdue
         self._last_end = time.perf_counter()
-        self._last_step = -1
+        self._last_step = self.first_step - 1
 
     def _open_loaders(self, data: Data, workers: int) -> None:
         super()._open_loaders(data, workers)
@@ -48,11 +62,13 @@ class Run(Ready):
         """Forward, backward, accumulate, reduce, clip, update."""
         report = self.trainer.step(batch.step, batch.rounds)
         now = time.perf_counter()
-        known = {"data": self._waited, "evaluation": self._evaluation_seconds, **report.seconds}
+        self._readable, self._newest = self._newest if self.trainer.update.unread else report, report
+        known = {"data": self._waited, "evaluation": self._evaluation_seconds, "checkpoint": self._saving}
+        known |= report.seconds
         report.seconds = {**known, "other": now - self._last_end - sum(known.values())}
         self._last_end = now
         self._last_step = batch.step
-        self._evaluation_seconds = 0.0
+        self._evaluation_seconds = self._saving = 0.0
         return report
 
     def evaluate(self) -> EvaluationRecord:
@@ -61,7 +77,35 @@ class Run(Ready):
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
         record = self.trainer.evaluate(self._last_step, self._evaluation)
         self._evaluation_seconds += record.seconds
+        assert self.best is not None
+        if self.best.add(record) and self.job.save is not None:
+            self._wants_save = self.job.save.best
         return record
+
+    @property
+    def _updates(self) -> dict[str, Update]:
+        return {"": self.trainer.update}
+
+    def _standing(self, step: int) -> Standing:
+        scale, best = self.trainer.loss_scale, self.best
+        loss = self._newest.loss if self._newest is not None else math.nan
+        standing = replace(
+            super()._standing(step),
+            loss=loss if math.isfinite(loss) else None,
+            loss_scale=scale.value,
+            good_steps=scale.good_steps,
+        )
+        if best is None or best.step < 0:
+            return standing
+        return replace(standing, best_value=best.value, best_step=best.step + 1, waited=best.waited)
+
+    def _take_state(self, resumed: Resumed) -> None:
+        super()._take_state(resumed)
+        standing = resumed.standing
+        self.trainer.loss_scale = LossScale(standing.loss_scale, standing.good_steps)
+        if self.best is not None and standing.best_value is not None:
+            self.best.value, self.best.step = standing.best_value, standing.best_step - 1
+            self.best.waited = standing.waited
 
     def evaluation_due(self, step: int) -> bool:
         every = self.job.evaluate.every if self.job.evaluate else None
@@ -69,16 +113,27 @@ class Run(Ready):
 
 
 @overload
-def prepare(job: Job, plan: Plan | str = "auto", *, backward: Literal["step"] = "step") -> Run: ...
+def prepare(
+    job: Job, plan: Plan | str = "auto", *, out: str | Path | None = None, backward: Literal["step"] = "step"
+) -> Run: ...
 
 
 @overload
-def prepare(job: Job, plan: Plan | str = "auto", *, backward: Literal["mine"]) -> KeptRun: ...
+def prepare(
+    job: Job, plan: Plan | str = "auto", *, out: str | Path | None = None, backward: Literal["mine"]
+) -> KeptRun: ...
 
 
-def prepare(job: Job, plan: Plan | str = "auto", *, backward: Literal["step", "mine"] = "step") -> Run | KeptRun:
+def prepare(
+    job: Job,
+    plan: Plan | str = "auto",
+    *,
+    out: str | Path | None = None,
+    backward: Literal["step", "mine"] = "step",
+) -> Run | KeptRun:
     """Make a job ready on this rank, under torchrun or alone. `plan`: "auto", its text form, a plan.toml or a Plan.
 
+    `out`: a folder for checkpoints; where it holds some of the same job, the run goes on from the newest.
     `backward`: `run.step` owns the backward pass; "mine" leaves it to you (two optimizers, reinforcement learning),
     with `run.model`, `run.backward(weighted)` and `run.update(name)`.
     """
@@ -88,4 +143,4 @@ def prepare(job: Job, plan: Plan | str = "auto", *, backward: Literal["step", "m
         )
     if backward not in ("step", "mine"):
         raise OnecurveError(f"prepare: backward = {backward!r} (known: 'step', 'mine')")
-    return KeptRun(job, plan) if backward == "mine" else Run(job, plan)
+    return KeptRun(job, plan, out) if backward == "mine" else Run(job, plan, out)

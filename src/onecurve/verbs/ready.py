@@ -1,7 +1,11 @@
 """What every prepared run begins with: this rank's place, plan, data and the model's blueprint."""
 
+import math
+import os
+import sys
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -9,6 +13,9 @@ from typing import Self
 from onecurve.apply.blueprint import draw
 from onecurve.apply.held import Held
 from onecurve.apply.mesh import make_mesh
+from onecurve.checkpoint.manifest import Standing
+from onecurve.checkpoint.saver import News
+from onecurve.checkpoint.source import load_weights
 from onecurve.checkpoint.weights import refuse_unsaveable, save_weights
 from onecurve.data.loader import Batch
 from onecurve.describe.errors import OnecurveError
@@ -19,17 +26,21 @@ from onecurve.device.device import here, loader_workers, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
-from onecurve.verbs.assembly import refuse_unmatched_groups
+from onecurve.train.outcome import Report
+from onecurve.train.update import Update
+from onecurve.verbs.assembly import aliases, refuse_unmatched_groups
+from onecurve.verbs.checkpoints import Checkpoints, Resumed
 from onecurve.verbs.choice import choose_plan
 from onecurve.verbs.completion import complete
 from onecurve.verbs.data import Data, open_data
+from onecurve.verbs.fingerprint import fingerprint
 from onecurve.verbs.profile import optimizer_tensors
 
 
-class Ready:
+class Ready(ABC):
     """A job on this rank, up to the point where someone has to run the model. Iterate for batches."""
 
-    def __init__(self, job: Job, plan: Plan | str = "auto") -> None:
+    def __init__(self, job: Job, plan: Plan | str = "auto", out: str | Path | None = None, fresh: bool = False) -> None:
         self.job = job
         self.world = World.from_environment() or World()
         self.device = local_device(self.world.local_rank)  # first: what asks the device then asks this rank's own
@@ -46,13 +57,22 @@ class Ready:
         self._blueprint = draw(job.model, job.seed)
         refuse_unmatched_groups(job, self._blueprint)
         self.warning = self._blueprint.warning
+        self._identity = fingerprint(job, self._blueprint.module, self._data)
+        self._aliases = aliases(self._blueprint.module)
         self.parameters = sum(parameter.numel() for parameter in self._blueprint.module.parameters())
         needed = state_bytes(
             self._blueprint.parameter_bytes, self._blueprint.trained_bytes, optimizer_tensors(job), self.plan
         )
         refuse_if_too_large(needed, self.plan, cluster)
         self._mesh = make_mesh(self.plan.mesh, self.world.rank, self.device.kind)
-        self._waited = 0.0
+        self._waited = self._saving = 0.0
+        self._checkpoints = self._open_checkpoints(out, fresh)
+        self._origin = Standing(0, 0)
+        self.resumed = ""
+        """From what, for a person."""
+        self.tell: Callable[[News], None] = _print
+        self._readable: Report | None = None
+        self._wants_save = False
 
     def _open_loaders(self, data: Data, workers: int) -> None:
         """Before the rank has threads: loader processes are forked (see Batches)."""
@@ -64,23 +84,102 @@ class Ready:
         self.model = part.module
         refuse_unsaveable(part.saved)
 
+    def _open_checkpoints(self, out: str | Path | None, fresh: bool) -> Checkpoints | None:
+        if out is None or self.job.save is None:
+            return None
+        found = Checkpoints(self.job.save, Path(out), self.world, self.device, self.plan, self._identity)
+        if fresh:
+            found.begin_anew()
+        return found
+
+    def _begin(self) -> None:
+        """From a checkpoint, from given weights, or from what the constructor drew."""
+        resumed = self._checkpoints.resume(lambda: self._held.saved) if self._checkpoints else None
+        if resumed is not None:
+            self._take_state(resumed)
+            self._batches.start(resumed.standing.step, resumed.standing.position)
+            self._origin, self.resumed = resumed.standing, resumed.text
+        elif self.job.weights is not None:
+            left_out = load_weights(Path(self.job.weights), self._held.saved, self._aliases)
+            self.warning = " ".join(filter(None, (self.warning, left_out)))
+        self._held.refresh()
+
+    def _take_state(self, resumed: Resumed) -> None:
+        for update in self._updates.values():
+            update.load_state(resumed.states)
+
+    @property
+    @abstractmethod
+    def _updates(self) -> Mapping[str, Update]: ...
+
+    def _standing(self, step: int) -> Standing:
+        return Standing(step, self._origin.position + (step - self.first_step) * self.job.global_batch)
+
+    @property
+    def last_loss(self) -> float:
+        """Of the step before the first."""
+        return math.nan if self._origin.loss is None else self._origin.loss
+
+    @property
+    def first_step(self) -> int:
+        """Where this run goes on: steps done before it."""
+        return self._origin.step
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._checkpoints is not None:
+            self._checkpoints.wait()
+            self._tell_news()
         self.world.leave()
 
     def __iter__(self) -> Iterator[Batch]:
         """This rank's share of each step, once."""
+        batches = iter(self._batches)
         while True:
             begin = time.perf_counter()
-            batch = next(self._batches, None)
+            batch = next(batches, None)
             self._waited = time.perf_counter() - begin
             if batch is None:
+                self.checkpoint(self.steps)
                 return
             yield batch
+            self._after(batch.step + 1)
+
+    def _after(self, step: int) -> None:
+        if self._checkpoints is None:
+            return
+        asked = self._readable is not None and self._readable.outcome.save
+        if asked or self._wants_save or self._checkpoints.due(step):
+            self.checkpoint(step)
+        self._tell_news()
+
+    def checkpoint(self, step: int) -> None:
+        """Save where the training stands after `step` steps, in the background; all ranks must call it. Does nothing
+        where the run has no folder."""
+        if self._checkpoints is None:
+            return
+        begin = time.perf_counter()
+        self._wants_save = False
+        self._held.settle()
+        kept = {name: state for update in self._updates.values() for name, state in update.state().items()}
+        self._checkpoints.save(self._held.saved, kept, self._standing(step))
+        self._saving += time.perf_counter() - begin
+
+    def finish(self, step: int) -> None:
+        """Save where the training ended, and wait until that is done."""
+        self.checkpoint(step)
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        assert self._checkpoints is not None
+        for news in self._checkpoints.news():
+            self.tell(news)
 
     def save(self, path: str | Path) -> None:
         """The weights as one safetensors file; all ranks must call it, rank 0 writes."""
@@ -93,3 +192,9 @@ class Ready:
                 f"plan {self.plan}: it needs {self.plan.mesh.size} ranks, this world has {self.world.size}; start as "
                 "many ranks as the plan has, or change the plan"
             )
+
+
+def _print(news: News) -> None:
+    """For those who keep the loop."""
+    if news.event == "warning" and os.environ.get("RANK", "0") == "0":
+        print(f"onecurve: {news.text}", file=sys.stderr, flush=True)

@@ -13,12 +13,11 @@ from onecurve.describe.convert import from_plain, to_json, to_plain, write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
 from onecurve.describe.summary import BestEvaluation, RunSummary
-from onecurve.device.exchange import barrier
+from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
 from onecurve.report.tensorboard import TensorBoard
-from onecurve.train.best import Best
 from onecurve.train.outcome import Report
 from onecurve.verbs.folder import PLAN, RECORDS, SUMMARY, TENSORBOARD, WEIGHTS, make_room
 from onecurve.verbs.kept import refuse_kept_backward
@@ -35,9 +34,10 @@ class Tally:
     steps: int = 0
     loss: float = math.nan
     evaluation: EvaluationRecord | None = None
-    best: Best | None = None
     training_seconds: float = 0.0
     skipped_in_a_row: int = 0
+    own_steps: int = 0
+    """Not counting those of the lives before."""
 
     def add(self, record: StepRecord) -> None:
         self.steps, self.loss = record.step + 1, record.loss
@@ -47,6 +47,7 @@ class Tally:
                 f"the loss or a gradient was not finite {_HOPELESS} steps in a row, up to step {self.steps}; try a "
                 "smaller learning rate or clip=1.0, and look for bad values in the data"
             )
+        self.own_steps += 1
         self.training_seconds += sum(record.seconds.values()) - record.seconds["evaluation"]
 
 
@@ -63,24 +64,29 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
     job = load_job(Path(request.script), request.arguments)
     refuse_kept_backward(job, f"{request.script}: onecurve run cannot train it")
     out = Path(request.out)
-    with Run(job, request.plan) as run:
-        leader = run.world.rank == 0
-        if leader:
-            make_room(out, request.fresh)
-        barrier()
+    leader = (World.from_environment() or World()).rank == 0
+    if leader:
+        make_room(out, request.fresh)
+    with Run(job, request.plan, out, request.fresh) as run:
+        if run.first_step == run.steps and (out / SUMMARY).exists():
+            return _told_again(out, request.quiet) if leader else None
         sinks = _sinks(run, out, request)
+        run.tell = lambda news: _tell(sinks, EventRecord(news.event, news.text))
         try:
             _tell(sinks, _start(run))
             if run.warning:
                 _tell(sinks, EventRecord("warning", run.warning))
+            if run.resumed:
+                _tell(sinks, EventRecord("resumed", run.resumed))
             tally = _loop(run, sinks, stop)
             if tally.steps < run.steps:
-                why = f", no better {tally.best.evaluate.watch} in sight" if tally.best and tally.best.hopeless else ""
+                why = f", no better {run.best.evaluate.watch} in sight" if run.best and run.best.hopeless else ""
                 _tell(sinks, EventRecord("stopped", f"after step {tally.steps} of {run.steps}{why}"))
+            run.finish(tally.steps)
+            run.save(out / WEIGHTS)
         finally:
             for sink in sinks:
                 sink.close()
-        run.save(out / WEIGHTS)
         if not leader:
             return None
         summary = RunSummary(
@@ -91,19 +97,26 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
             steps_planned=run.steps,
             loss=tally.loss,
             evaluation=tally.evaluation,
-            best=BestEvaluation(tally.best.evaluate.watch, tally.best.value, tally.best.step) if tally.best else None,
+            best=BestEvaluation(run.best.evaluate.watch, run.best.value, run.best.step) if run.best else None,
             seconds=time.perf_counter() - begin,
-            samples_per_second=tally.steps * job.global_batch / tally.training_seconds,
+            samples_per_second=tally.own_steps * job.global_batch / max(tally.training_seconds, 1e-9),
         )
         write_toml(run.plan, out / PLAN)
         (out / SUMMARY).write_text(to_json(summary) + "\n")
         return summary
 
 
+def _told_again(out: Path, quiet: bool) -> RunSummary:
+    """The run ended before, by the same job: there is nothing left to do."""
+    if not quiet:
+        print(f"{out}: this run has ended already; add --fresh to train anew, or give another --out", flush=True)
+    return from_plain(RunSummary, json.loads((out / SUMMARY).read_text()), str(out / SUMMARY))
+
+
 def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
     """Train until the end or a stop."""
     run.trainer.stop_requested = stop
-    tally = Tally(best=Best(run.job.evaluate) if run.job.evaluate else None)
+    tally = Tally(run.first_step, run.last_loss)
     newest: Report | None = None
     for batch in run:
         # On accelerators a step is read when the next has been queued, so that the host never waits.
@@ -114,9 +127,7 @@ def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
         if run.evaluation_due(batch.step):
             tally.evaluation = run.evaluate()
             _tell(sinks, tally.evaluation)
-            assert tally.best is not None
-            tally.best.add(tally.evaluation)
-        if (read is not None and read.outcome.stop) or (tally.best is not None and tally.best.hopeless):
+        if (read is not None and read.outcome.stop) or (run.best is not None and run.best.hopeless):
             break
     if run.trainer.update.unread and newest is not None:
         _tell_step(sinks, tally, newest)

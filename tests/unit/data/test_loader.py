@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecurve.data.loader import Evaluation, Reader, training_batches
+from onecurve.data.loader import Evaluation, Reader, Training
 from onecurve.data.order import Order, Sample
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.mesh import Mesh
@@ -37,7 +37,7 @@ def ids(batches) -> list[list[list[int]]]:
 
 def test_worker_processes_change_nothing() -> None:
     reader, order, plan = Reader(Noisy(20), 5), Order([20], 5), Plan(Mesh(replicate=2), (3, 1), 2)
-    alone, helped = (list(training_batches(reader, order, plan, 0, range(4), 0, workers)) for workers in (0, 2))
+    alone, helped = (list(Training(reader, order, plan, 0, 4, workers)) for workers in (0, 2))
     assert ids(alone) == ids(helped)
     for a, b in zip(alone, helped, strict=True):
         for one, other in zip(a.rounds, b.rounds, strict=True):

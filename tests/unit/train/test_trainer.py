@@ -137,7 +137,7 @@ def test_reading_late_changes_no_number() -> None:
 
 def test_seconds_add_up() -> None:
     records, _ = train(job())
-    assert all(set(r.seconds) == {"data", "rounds", "update", "evaluation", "other"} for r in records)
+    assert all(set(r.seconds) == {"data", "rounds", "update", "evaluation", "checkpoint", "other"} for r in records)
     assert all(seconds >= -1e-6 for r in records for seconds in r.seconds.values())
 
 

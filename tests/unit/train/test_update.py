@@ -19,7 +19,7 @@ def test_clipping_is_torchs_own() -> None:
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter) * 10
     pieces = pieces_of(module)
-    sums = torch.tensor([6.0, 4.0, squares(pieces), 0.0], dtype=torch.float64)
+    sums = torch.tensor([6.0, 4.0, squares(pieces), 0.0, 0.0], dtype=torch.float64)
     by = factor(sums, nominal=8, clip=0.3)
     ours = [parameter.grad * by for parameter in module.parameters()]
     for parameter in module.parameters():
@@ -45,11 +45,11 @@ def test_a_replica_that_is_not_the_first_counts_nothing() -> None:
 
 
 def test_what_is_not_finite() -> None:
-    assert outcome([1.0, 8.0, 4.0, 0.0], 8).finite
-    assert not outcome([math.nan, 8.0, 4.0, 0.0], 8).finite
-    assert not outcome([1.0, 8.0, math.inf, 0.0], 8).finite
-    assert not outcome([0.0, 0.0, 0.0, 0.0], 8).finite  # nothing was counted
-    assert outcome([1.0, 8.0, 4.0, 1.0], 8).stop
+    assert outcome([1.0, 8.0, 4.0, 0.0, 0.0], 8).finite
+    assert not outcome([math.nan, 8.0, 4.0, 0.0, 0.0], 8).finite
+    assert not outcome([1.0, 8.0, math.inf, 0.0, 0.0], 8).finite
+    assert not outcome([0.0, 0.0, 0.0, 0.0, 0.0], 8).finite  # nothing was counted
+    assert outcome([1.0, 8.0, 4.0, 1.0, 0.0], 8).stop
 
 
 def test_which_optimizers_can_skip_by_themselves() -> None:

@@ -1,0 +1,118 @@
+"""A store in a folder. What is written is on the disk before anything says so; a rename makes it exist.
+
+The order: every file and then its folder's entry is synced; then the root manifest and the staging folder; then the
+folder gets its name; then that name is synced. A crash anywhere leaves the old checkpoints and maybe the new one.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from onecurve.checkpoint.manifest import ROOT
+from onecurve.checkpoint.seal import DamagedError
+from onecurve.checkpoint.store import Bytes, in_order
+
+_BEGUN, _RETIRED = ".part", ".gone"
+
+
+class LocalStore:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def where(self) -> str:
+        return str(self._folder)
+
+    def begin(self, name: str) -> None:
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._folder.parent)
+        self._begun(name).mkdir(exist_ok=True)
+
+    def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
+        folder = self._begun(name)
+        write_whole(folder / file, parts)
+        sync_folder(folder)
+
+    def commit(self, name: str, root: bytes) -> None:
+        self.write(name, ROOT, [root])
+        self._begun(name).rename(self._folder / name)
+        sync_folder(self._folder)
+
+    def abandon(self, name: str) -> None:
+        shutil.rmtree(self._begun(name), ignore_errors=True)
+
+    def names(self) -> list[str]:
+        try:
+            found = [entry.name for entry in os.scandir(self._folder) if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        return in_order(found)
+
+    def read(self, name: str, file: str, limit: int) -> bytes:
+        with self.open(name, file) as opened:
+            content = opened.read(limit + 1)
+        if len(content) > limit:
+            raise DamagedError(f"{self._folder / name / file}: longer than {limit} bytes, which no such file is")
+        return content
+
+    def open(self, name: str, file: str) -> BinaryIO:
+        return open_plain(self._folder / name / file)
+
+    def retire(self, name: str) -> None:
+        (self._folder / name).rename(self._retired(name))
+
+    def erase(self, name: str, files: Sequence[str]) -> None:
+        for file in files:
+            (self._retired(name) / file).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        if not self._folder.is_dir():
+            return
+        for entry in os.scandir(self._folder):
+            name, suffix = os.path.splitext(entry.name.removeprefix("."))
+            if entry.name.startswith(".") and suffix in (_BEGUN, _RETIRED) and in_order([name]):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+    def _begun(self, name: str) -> Path:
+        return self._folder / f".{name}{_BEGUN}"
+
+    def _retired(self, name: str) -> Path:
+        return self._folder / f".{name}{_RETIRED}"
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Of files that somebody else may have put there: no links, no pipes that never end."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise DamagedError(f"{path}: cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise DamagedError(f"{path}: not a file")
+    return os.fdopen(handle, "rb", buffering=0)
+
+
+def write_whole(path: Path, parts: Iterable[Bytes]) -> None:
+    """A new file, synced."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_folder(folder: Path) -> None:
+    """A name is on the disk only when its folder is."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

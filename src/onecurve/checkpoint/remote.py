@@ -1,0 +1,110 @@
+"""A store in anything fsspec knows: S3, GCS, a memory of tests. Objects appear whole, there is no rename: a checkpoint
+exists as long as its root manifest does, which is put last and deleted first."""
+
+import posixpath
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
+
+import fsspec
+
+from onecurve.checkpoint.manifest import ROOT
+from onecurve.checkpoint.seal import DamagedError
+from onecurve.checkpoint.store import Bytes, in_order
+from onecurve.describe.errors import OnecurveError
+
+
+class RemoteStore:
+    def __init__(self, url: str) -> None:
+        """`url`: `s3://bucket/run`, `memory://run`"""
+        self._url = url.rstrip("/")
+        try:
+            self._files, self._folder = fsspec.core.url_to_fs(self._url)
+        except (ImportError, ValueError) as error:
+            raise OnecurveError(f"{url}: {error}") from None
+        self._files.use_listings_cache = False
+
+    @property
+    def where(self) -> str:
+        return self._url
+
+    def begin(self, name: str) -> None:
+        pass  # a folder is but the beginning of a name
+
+    def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
+        with self._asked(f"{name}/{file}"), self._files.open(self._path(name, file), "wb") as opened:
+            for part in parts:
+                opened.write(part)
+
+    def commit(self, name: str, root: bytes) -> None:
+        with self._asked(f"{name}/{ROOT}"):
+            self._files.pipe_file(self._path(name, ROOT), root)
+
+    def abandon(self, name: str) -> None:
+        with self._asked(name):
+            self._remove(self._path(name))
+
+    def names(self) -> list[str]:
+        with self._asked(""):
+            return [name for name in self._folders() if self._files.exists(self._path(name, ROOT))]
+
+    def read(self, name: str, file: str, limit: int) -> bytes:
+        with self._asked(f"{name}/{file}"):
+            size = self._files.size(self._path(name, file))
+            if size is None or size > limit:
+                raise DamagedError(f"{self._url}/{name}/{file}: {size} bytes, more than any such file has")
+            content: bytes = self._files.cat_file(self._path(name, file))
+            return content
+
+    def open(self, name: str, file: str) -> BinaryIO:
+        with self._asked(f"{name}/{file}"):
+            opened: BinaryIO = self._files.open(self._path(name, file), "rb")
+            return opened
+
+    def retire(self, name: str) -> None:
+        with self._asked(f"{name}/{ROOT}"):
+            self._files.rm_file(self._path(name, ROOT))
+
+    def erase(self, name: str, files: Sequence[str]) -> None:
+        with self._asked(name):
+            for file in files:
+                if self._files.exists(self._path(name, file)):
+                    self._files.rm_file(self._path(name, file))
+
+    def clear(self) -> None:
+        with self._asked(""):
+            for name in self._folders():
+                if not self._files.exists(self._path(name, ROOT)):
+                    self._remove(self._path(name))
+
+    def _folders(self) -> list[str]:
+        self._files.invalidate_cache()
+        try:
+            return in_order(
+                posixpath.basename(entry.rstrip("/")) for entry in self._files.ls(self._folder, detail=False)
+            )
+        except FileNotFoundError:
+            return []
+
+    def _remove(self, path: str) -> None:
+        if self._files.exists(path):
+            self._files.rm(path, recursive=True)
+
+    def _path(self, *parts: str) -> str:
+        return posixpath.join(self._folder, *parts)
+
+    def _asked(self, what: str) -> "_Asked":
+        return _Asked(posixpath.join(self._url, what))
+
+
+class _Asked:
+    """Stores raise what they like; here it becomes an OSError that names the thing, so that callers know one kind."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, OnecurveError):
+            raise OSError(0, f"{type(error).__name__}: {error}", self._what) from error

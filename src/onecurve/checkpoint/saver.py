@@ -1,0 +1,157 @@
+"""Saves: a copy to host memory, then everything else behind the training's back.
+
+All ranks write their own files. When all have, the first rank commits; where one could not, the save is given up on
+all, the checkpoints before it stay, and the next look at `news` says why. What a rank does does not grow with their
+number.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from onecurve.checkpoint.manifest import (
+    LARGEST_MANIFEST,
+    LARGEST_ROOT,
+    ROOT,
+    Root,
+    Standing,
+    data_file,
+    manifest_file,
+)
+from onecurve.checkpoint.retention import Retention
+from onecurve.checkpoint.seal import DamagedError, seal, unseal
+from onecurve.checkpoint.snapshot import Kept, Snapshot
+from onecurve.checkpoint.store import Store, name_of
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
+from onecurve.describe.units import seconds_text
+from onecurve.device.device import Device
+from onecurve.device.exchange import Group, first_text
+from onecurve.device.piece import Piece
+
+
+@dataclass(frozen=True)
+class News:
+    """How a save ended."""
+
+    event: Literal["saved", "warning"]
+    text: str
+
+
+class Saver:
+    """One per rank; every rank must save at the same steps."""
+
+    def __init__(
+        self, store: Store, group: Group, device: Device, plan: Plan, job: dict[str, str], retention: Retention
+    ) -> None:
+        """`group`: all ranks, for this saver's own thread."""
+        self._store, self._group, self._device = store, group, device
+        self._plan, self._job, self._retention = plan, job, retention
+        self._rank, self._ranks = (group.rank(), group.size()) if group else (0, 1)
+        self._life = first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
+        self._count = 0
+        self._snapshot: Snapshot | None = None
+        self._thread: threading.Thread | None = None
+        self._news: list[News] = []
+        self.damaged: Collection[str] = ()
+        """Checkpoints that were found so; they go when a new one exists."""
+
+    def save(self, pieces: Sequence[Piece], kept: Kept, standing: Standing) -> None:
+        """Returns when the copy is made. One save at a time: waits for the one before."""
+        self.wait()
+        if self._snapshot is None or not self._snapshot.is_of(pieces, kept):
+            self._snapshot = None  # its memory goes first
+            self._snapshot = Snapshot(pieces, kept, self._device)
+        self._snapshot.take(kept)
+        token = f"{self._life}{self._count:08x}"
+        self._count += 1
+        root = Root(token, self._ranks, standing, self._plan, self._job)
+        self._thread = threading.Thread(target=self._finish_or_tell, args=(root, self._snapshot), daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until the save under way has ended, well or not."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def news(self) -> list[News]:
+        """How saves ended since this was last asked."""
+        told, self._news = self._news, []
+        return told
+
+    def _finish_or_tell(self, root: Root, snapshot: Snapshot) -> None:
+        try:
+            self._finish(root, snapshot)
+        except RuntimeError as error:  # of the exchange: another rank is gone
+            self._news.append(News("warning", f"step {root.standing.step} was not saved: {error}"))
+
+    def _finish(self, root: Root, snapshot: Snapshot) -> None:
+        begin = time.perf_counter()
+        name = name_of(root.standing.step, root.token)
+        failure = self._together(lambda: self._write(name, root.token, snapshot))
+        if not failure:
+            failure = self._by_first(lambda: self._store.commit(name, seal(root)))
+        if failure:
+            self._by_first(lambda: self._store.abandon(name))
+            self._news.append(
+                News("warning", f"step {root.standing.step} was not saved: {failure}; earlier checkpoints stay")
+            )
+            return
+        taken = seconds_text(time.perf_counter() - begin)
+        self._news.append(News("saved", f"step {root.standing.step}, in {taken} beside the training"))
+        failure = self._tidy(name, root)
+        if failure:
+            self._news.append(News("warning", f"old checkpoints could not be removed: {failure}"))
+
+    def _write(self, name: str, token: str, snapshot: Snapshot) -> None:
+        self._store.begin(name)
+        manifest, parts = snapshot.file(token, self._rank)
+        if manifest.size:
+            self._store.write(name, data_file(self._rank), parts)
+        sealed = seal(manifest)
+        if len(sealed) > LARGEST_MANIFEST:  # no reader would take it
+            raise OnecurveError(f"a manifest of {len(sealed)} bytes; split the model over more ranks")
+        self._store.write(name, manifest_file(self._rank), [sealed])
+
+    def _tidy(self, newest: str, root: Root) -> str:
+        """Remove what is no longer needed: the first rank decides, all share the work."""
+        retired: list[tuple[str, int]] = []
+
+        def retire() -> None:
+            names = self._retention.unneeded(self._store.names(), newest, root.standing.best_step, self.damaged)
+            for name in names:
+                retired.append((name, self._ranks_of(name)))
+                self._store.retire(name)
+
+        failure = self._by_first(retire)
+        for name, ranks in json.loads(first_text(self._group, json.dumps(retired) if self._rank == 0 else "")):
+            own = range(self._rank, ranks, self._ranks)
+            files = [file for rank in own for file in (data_file(rank), manifest_file(rank))]
+            failure = self._together(partial(self._store.erase, name, files)) or failure
+        return self._by_first(self._store.clear) or failure
+
+    def _ranks_of(self, name: str) -> int:
+        try:
+            return unseal(Root, self._store.read(name, ROOT, LARGEST_ROOT), name).ranks
+        except (DamagedError, OSError):
+            return 0  # what is left of it goes with the folder
+
+    def _by_first(self, act: Callable[[], None]) -> str:
+        return self._together(act if self._rank == 0 else lambda: None)
+
+    def _together(self, act: Callable[[], None]) -> str:
+        """Do it on every rank; on all of them, what went wrong on the first where something did."""
+        try:
+            act()
+            failure = ""
+        except OSError as error:
+            failure = f"{error.filename or self._store.where}: {error.strerror or error}"
+        except Exception as error:  # this thread has nobody above it
+            failure = f"{type(error).__name__}: {error}"
+        return first_text(self._group, failure)
