@@ -6,6 +6,7 @@ number.
 """
 
 import json
+import queue
 import secrets
 import threading
 import time
@@ -56,7 +57,11 @@ class Saver:
         self._life = first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
         self._count = 0
         self._snapshot: Snapshot | None = None
-        self._thread: threading.Thread | None = None
+        self._work: queue.SimpleQueue[tuple[Root, Snapshot]] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        # Kept waiting rather than started by each save: a thread that starts takes the interpreter from who started it.
+        threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
         self._news: list[News] = []
         self.damaged: Collection[str] = ()
         """Checkpoints that were found so; they go when a new one exists."""
@@ -70,26 +75,26 @@ class Saver:
         self._snapshot.take(kept)
         token = f"{self._life}{self._count:08x}"
         self._count += 1
-        root = Root(token, self._ranks, standing, self._plan, self._job)
-        self._thread = threading.Thread(target=self._finish_or_tell, args=(root, self._snapshot), daemon=True)
-        self._thread.start()
+        self._idle.clear()
+        self._work.put((Root(token, self._ranks, standing, self._plan, self._job), self._snapshot))
 
     def wait(self) -> None:
         """Until the save under way has ended, well or not."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._idle.wait()
 
     def news(self) -> list[News]:
         """How saves ended since this was last asked."""
         told, self._news = self._news, []
         return told
 
-    def _finish_or_tell(self, root: Root, snapshot: Snapshot) -> None:
-        try:
-            self._finish(root, snapshot)
-        except RuntimeError as error:  # of the exchange: another rank is gone
-            self._news.append(News("warning", f"step {root.standing.step} was not saved: {error}"))
+    def _run(self) -> None:
+        while True:
+            root, snapshot = self._work.get()
+            try:
+                self._finish(root, snapshot)
+            except RuntimeError as error:  # of the exchange: another rank is gone
+                self._news.append(News("warning", f"step {root.standing.step} was not saved: {error}"))
+            self._idle.set()
 
     def _finish(self, root: Root, snapshot: Snapshot) -> None:
         begin = time.perf_counter()

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.exchange import Group, add_over
@@ -54,16 +53,7 @@ class Update:
 
     def state(self) -> dict[str, dict[str, Value]]:
         """What the optimizer keeps, by parameter: tensors as they are, not copies of them."""
-        found = {}
-        for piece in self.pieces:
-            kept = self.optimizer.state.get(piece.local, {})
-            for key, value in kept.items():
-                if not isinstance(value, Tensor | bool | int | float) and value is not None:
-                    raise OnecurveError(
-                        f"optimizer: its state {key!r} is a {type(value).__name__}; tensors and numbers can be saved"
-                    )
-            found[piece.name] = {key: value for key, value in kept.items() if value is not None}
-        return found
+        return {piece.name: self.optimizer.state.get(piece.local, {}) for piece in self.pieces}
 
     def load_state(self, state: Mapping[str, Mapping[str, Value]]) -> None:
         """The inverse, by torch's own rules of types and devices; what has no elements here keeps no state."""

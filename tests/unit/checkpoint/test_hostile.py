@@ -201,8 +201,7 @@ def _bytes(draw: random.Random, content: bytes) -> bytes:
 
 
 def _tree(draw: random.Random, tree, places, dumps) -> bytes:
-    value = draw.choice(NASTY)
-    try:
-        return dumps(put(tree, draw.choice(places), value)).encode("utf-8", "surrogatepass")
-    except (TypeError, AttributeError):  # TOML has no null
-        return dumps(put(tree, draw.choice(places), -1)).encode() if isinstance(tree, dict) else b""
+    slot, value = draw.choice(places), draw.choice(NASTY)
+    if dumps is tomli_w.dumps and (value is None or not slot):  # TOML has no null, and is a table
+        value = {} if not slot else -1
+    return dumps(put(tree, slot, value)).encode("utf-8", "surrogatepass")
