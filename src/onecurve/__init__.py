@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onecurve.job.schedule import constant, cosine, linear, linear_scaling, sqrt_scaling
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
+    from onecurve.verbs.export import export
     from onecurve.verbs.prepare import prepare
     from onecurve.verbs.run import run
 
@@ -38,6 +39,7 @@ __all__ = [
     "check",
     "constant",
     "cosine",
+    "export",
     "linear",
     "linear_scaling",
     "loss",
@@ -57,6 +59,7 @@ _HOMES = {
     "job.schedule": ("constant", "cosine", "linear", "linear_scaling", "sqrt_scaling"),
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),
+    "verbs.export": ("export",),
     "verbs.prepare": ("prepare",),
     "verbs.run": ("run",),
 }

@@ -30,7 +30,10 @@ def _read(arguments: Sequence[str] | None) -> argparse.Namespace:
     unknown = [word for word in rest if word.startswith("-")]
     if unknown:
         parser.error(f"unknown flag {unknown[0]}; see 'onecurve --help' and the verb's own --help")
-    chosen.arguments += rest
+    if rest and not hasattr(chosen, "arguments"):
+        parser.error(f"unknown word {rest[0]!r}; see the verb's own --help")
+    if rest:
+        chosen.arguments += rest
     return chosen
 
 
@@ -72,6 +75,15 @@ def _check(chosen: argparse.Namespace) -> int:
     return 0 if result.holds else 1
 
 
+def _export(chosen: argparse.Namespace) -> int:
+    from onecurve.report.summary import export_lines
+    from onecurve.verbs.export import export
+
+    summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best)
+    _say([to_json(summary)] if chosen.json else export_lines(summary))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"onecurve {onecurve.__version__}")
@@ -86,8 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--ranks", type=int, metavar="N", help="processes to start (default: one per GPU, or one on a CPU host)"
     )
-    run.add_argument("--out", metavar="FOLDER", help="where records and weights go (default: runs/NAME of the script)")
-    run.add_argument("--fresh", action="store_true", help="replace the run that is in the folder")
+    run.add_argument(
+        "--out", metavar="FOLDER", help="where checkpoints, records and weights go (default: runs/NAME of the script)"
+    )
+    run.add_argument(
+        "--fresh", action="store_true", help="begin anew: without it a run goes on from its newest checkpoint"
+    )
     run.add_argument(
         "--tensorboard", action="store_true", help="write TensorBoard events too (extra: onecurve[tensorboard])"
     )
@@ -107,7 +123,28 @@ def _parser() -> argparse.ArgumentParser:
         default="fp64",
         help="fp64: every tensor; fp32: the loss curve, against the spread of perturbed runs",
     )
+    _add_export(verbs)
     return parser
+
+
+def _add_export(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    summary = "give the weights of a run to others"
+    verb = verbs.add_parser("export", help=summary, description=_sentence(summary), allow_abbrev=False)
+    verb.add_argument("run", help="folder of a run, for example runs/gpt")
+    verb.add_argument(
+        "--to",
+        choices=["safetensors", "hf", "int8"],
+        default="safetensors",
+        help="one file, a Hugging Face folder, or a file of int8 weights (extra: onecurve[int8])",
+    )
+    verb.add_argument("--out", metavar="PATH", help="where it goes (default: into the run's folder)")
+    verb.add_argument("--best", action="store_true", help="of the best evaluation, not the newest")
+    verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    verb.set_defaults(verb=_export)
+
+
+def _sentence(summary: str) -> str:
+    return summary[0].upper() + summary[1:] + "."
 
 
 def _add_verb(
@@ -116,8 +153,7 @@ def _add_verb(
     action: Callable[[argparse.Namespace], int],
     summary: str,
 ) -> argparse.ArgumentParser:
-    description = summary[0].upper() + summary[1:] + "."
-    verb = verbs.add_parser(name, help=summary, description=description, allow_abbrev=False)
+    verb = verbs.add_parser(name, help=summary, description=_sentence(summary), allow_abbrev=False)
     verb.add_argument("script", help="Python file that defines job()")
     verb.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job(), for example lr=1e-4")
     verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -45,7 +45,7 @@ LIBRARIES = {
     "prove": {"torch", "safetensors"},
     "launch": {"torch"},
     "report": {"rich", "tensorboard"},
-    "verbs": {"torch", "rich", "xxhash"},
+    "verbs": {"torch", "torchao", "rich", "xxhash"},
     "cli": {"rich"},
 }
 

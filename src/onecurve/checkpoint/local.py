@@ -109,6 +109,15 @@ def write_whole(path: Path, parts: Iterable[Bytes]) -> None:
         os.close(handle)
 
 
+def replace_whole(path: Path, parts: Iterable[Bytes]) -> None:
+    """A file under this name, whole; whatever had the name stays until then."""
+    staging = path.with_name(f".{path.name}.part")
+    staging.unlink(missing_ok=True)
+    write_whole(staging, parts)
+    staging.replace(path)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """A name is on the disk only when its folder is."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from onecurve.checkpoint.format import NAMES, header, raw
-from onecurve.checkpoint.local import sync_folder, write_whole
+from onecurve.checkpoint.local import replace_whole
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.piece import Piece
 
@@ -19,12 +19,8 @@ def save_weights(pieces: Sequence[Piece], path: Path, *, writer: bool) -> None:
         for piece in pieces:
             piece.gather()
         return
-    staging = path.with_name(f".{path.name}.part")
-    staging.unlink(missing_ok=True)
     first = header({piece.name: (piece.whole.dtype, piece.shape) for piece in pieces}, {"format": "pt"})
-    write_whole(staging, itertools.chain([first], (raw(piece.gather()) for piece in pieces)))
-    staging.replace(path)
-    sync_folder(path.parent)
+    replace_whole(path, itertools.chain([first], (raw(piece.gather()) for piece in pieces)))
 
 
 def refuse_unsaveable(pieces: Sequence[Piece]) -> None:

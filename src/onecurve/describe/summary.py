@@ -14,6 +14,21 @@ class BestEvaluation:
 
 
 @dataclass(frozen=True)
+class ExportSummary:
+    """What was exported, from where to where."""
+
+    source: str
+    step: int
+    path: str
+    tensors: int
+    bytes: int
+    loss: float | None = None
+    """Of an evaluation, before; where the export changes numbers and the job has data to evaluate on."""
+    exported_loss: float | None = None
+    """The same after."""
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """How a run ended; also in the run folder."""
 

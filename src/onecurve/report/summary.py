@@ -1,7 +1,7 @@
 """How a run ended, in words."""
 
-from onecurve.describe.summary import RunSummary
-from onecurve.describe.units import seconds_text
+from onecurve.describe.summary import ExportSummary, RunSummary
+from onecurve.describe.units import bytes_text, seconds_text
 
 
 def summary_lines(summary: RunSummary) -> list[str]:
@@ -16,3 +16,12 @@ def summary_lines(summary: RunSummary) -> list[str]:
     if summary.best is not None and summary.evaluation is not None and summary.best.step != summary.evaluation.step:
         lines.append(f"best {summary.best.watch}: {summary.best.value:.4f} at step {summary.best.step + 1}")
     return [*lines, f"weights: {summary.out}/weights.safetensors"]
+
+
+def export_lines(summary: ExportSummary) -> list[str]:
+    what = f"{summary.tensors:,} tensors, {bytes_text(summary.bytes)}"
+    lines = [f"{summary.path}: {what}, of step {summary.step} ({summary.source})"]
+    if summary.loss is not None and summary.exported_loss is not None:
+        change = summary.exported_loss - summary.loss
+        lines.append(f"evaluation: loss {summary.exported_loss:.6f}, was {summary.loss:.6f} ({change:+.6f})")
+    return lines

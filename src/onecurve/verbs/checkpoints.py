@@ -35,10 +35,12 @@ class Resumed:
     text: str
 
 
-def store_of(save: Save, out: Path) -> Store:
-    if save.to is None:
-        return LocalStore(out / CHECKPOINTS)
-    return RemoteStore(save.to) if "://" in save.to else LocalStore(Path(save.to))
+def store_at(where: str) -> Store:
+    return RemoteStore(where) if "://" in where else LocalStore(Path(where))
+
+
+def place_of(save: Save, out: Path) -> str:
+    return str(out / CHECKPOINTS) if save.to is None else save.to
 
 
 class Checkpoints:
@@ -46,7 +48,7 @@ class Checkpoints:
 
     def __init__(self, save: Save, out: Path, world: World, device: Device, plan: Plan, job: Mapping[str, str]) -> None:
         self._save, self._world, self._plan, self._job = save, world, plan, dict(job)
-        self._store = store_of(save, out)
+        self._store = store_at(place_of(save, out))
         self._group = host_group()
         retention = Retention(save.last, save.keep_every, save.best)
         self._saver = Saver(self._store, self._group, device, plan, self._job, retention)

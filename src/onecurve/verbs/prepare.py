@@ -17,6 +17,7 @@ from onecurve.data.order import Sample
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
+from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.train.best import Best
 from onecurve.train.outcome import Report
@@ -25,6 +26,7 @@ from onecurve.train.update import Update
 from onecurve.verbs.assembly import assemble
 from onecurve.verbs.checkpoints import Resumed
 from onecurve.verbs.data import Data, open_dataset
+from onecurve.verbs.folder import Claim
 from onecurve.verbs.kept import KeptRun, refuse_kept_backward
 from onecurve.verbs.ready import Ready
 
@@ -143,4 +145,8 @@ def prepare(
         )
     if backward not in ("step", "mine"):
         raise OnecurveError(f"prepare: backward = {backward!r} (known: 'step', 'mine')")
-    return KeptRun(job, plan, out) if backward == "mine" else Run(job, plan, out)
+    leads = (World.from_environment() or World()).rank == 0
+    claim = Claim(Path(out)) if out is not None and leads else None
+    run = KeptRun(job, plan, out) if backward == "mine" else Run(job, plan, out)
+    run.claim = claim
+    return run

@@ -13,6 +13,7 @@ from typing import Self
 from onecurve.apply.blueprint import draw
 from onecurve.apply.held import Held
 from onecurve.apply.mesh import make_mesh
+from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.manifest import Standing
 from onecurve.checkpoint.saver import News
 from onecurve.checkpoint.source import load_weights
@@ -34,6 +35,7 @@ from onecurve.verbs.choice import choose_plan
 from onecurve.verbs.completion import complete
 from onecurve.verbs.data import Data, open_data
 from onecurve.verbs.fingerprint import fingerprint
+from onecurve.verbs.folder import Claim
 from onecurve.verbs.profile import optimizer_tensors
 
 
@@ -71,6 +73,7 @@ class Ready(ABC):
         self.resumed = ""
         """From what, for a person."""
         self.tell: Callable[[News], None] = _print
+        self.claim: Claim | None = None
         self._readable: Report | None = None
         self._wants_save = False
 
@@ -104,6 +107,11 @@ class Ready(ABC):
             self.warning = " ".join(filter(None, (self.warning, left_out)))
         self._held.refresh()
 
+    def fill(self, checkpoint: Checkpoint) -> None:
+        """Take the model of a checkpoint, to look at it rather than to go on."""
+        checkpoint.load(self._held.saved, self.plan.mesh, self.world.rank)
+        self._held.refresh()
+
     def _take_state(self, resumed: Resumed) -> None:
         for update in self._updates.values():
             update.load_state(resumed.states)
@@ -134,6 +142,8 @@ class Ready(ABC):
         if kind is None and self._checkpoints is not None:
             self._checkpoints.wait()
             self._tell_news()
+        if self.claim is not None:
+            self.claim.release()
         self.world.leave()
 
     def __iter__(self) -> Iterator[Batch]:

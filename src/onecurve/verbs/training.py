@@ -19,7 +19,21 @@ from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
 from onecurve.report.tensorboard import TensorBoard
 from onecurve.train.outcome import Report
-from onecurve.verbs.folder import PLAN, RECORDS, SUMMARY, TENSORBOARD, WEIGHTS, make_room
+from onecurve.verbs.checkpoints import place_of
+from onecurve.verbs.folder import (
+    CONFIGURATION,
+    ORIGIN,
+    PLAN,
+    RECORDS,
+    SUMMARY,
+    TENSORBOARD,
+    WEIGHTS,
+    Claim,
+    Origin,
+    make_room,
+    refuse_used,
+)
+from onecurve.verbs.huggingface import keep_configuration
 from onecurve.verbs.kept import refuse_kept_backward
 from onecurve.verbs.prepare import Run
 from onecurve.verbs.run import RunRequest
@@ -65,11 +79,17 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
     refuse_kept_backward(job, f"{request.script}: onecurve run cannot train it")
     out = Path(request.out)
     leader = (World.from_environment() or World()).rank == 0
+    claim = None
     if leader:
+        refuse_used(out, request.fresh)
+        claim = Claim(out)
         make_room(out, request.fresh)
     with Run(job, request.plan, out, request.fresh) as run:
+        run.claim = claim
         if run.first_step == run.steps and (out / SUMMARY).exists():
             return _told_again(out, request.quiet) if leader else None
+        if leader:
+            _leave_origin(run, out, request)
         sinks = _sinks(run, out, request)
         run.tell = lambda news: _tell(sinks, EventRecord(news.event, news.text))
         try:
@@ -104,6 +124,14 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
         write_toml(run.plan, out / PLAN)
         (out / SUMMARY).write_text(to_json(summary) + "\n")
         return summary
+
+
+def _leave_origin(run: Run, out: Path, request: RunRequest) -> None:
+    """What an export will need to know."""
+    place = place_of(run.job.save, out) if run.job.save is not None else ""
+    origin = Origin(str(Path(request.script).resolve()), request.arguments, place)
+    (out / ORIGIN).write_text(to_json(origin) + "\n")
+    keep_configuration(run.model, run.job.weights, out / CONFIGURATION)
 
 
 def _told_again(out: Path, quiet: bool) -> RunSummary:

@@ -1,0 +1,111 @@
+"""The model in a checkpoint as files that others read, tensor by tensor: no more than one whole tensor is ever held."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from onecurve.checkpoint.format import DTYPES, header, raw
+from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.local import replace_whole
+from onecurve.checkpoint.manifest import MODEL
+
+_FILE_BYTES = 5 * 10**9
+_COPIED_AT_ONCE = 1 << 24
+_METADATA = {"format": "pt"}
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A tensor that is read when it is asked for."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+Change = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Mapping[str, str]]]
+"""A tensor as others, and what is to be known of them."""
+
+
+def model_of(checkpoint: Checkpoint) -> dict[str, Lazy]:
+    """Every parameter and buffer by name."""
+
+    def lazy(key: str, parts: Sequence) -> Lazy:  # type: ignore[type-arg]
+        stored = parts[0][1]
+        return Lazy(DTYPES[stored.dtype], stored.shape, lambda: checkpoint.whole(key, parts))
+
+    stored = checkpoint.tensors()
+    return {key.removeprefix(MODEL): lazy(key, parts) for key, parts in stored.items() if key.startswith(MODEL)}
+
+
+def write_one(tensors: Mapping[str, Lazy], path: Path) -> None:
+    replace_whole(path, _parts(tensors))
+
+
+def write_many(tensors: Mapping[str, Lazy], folder: Path) -> None:
+    """As Hugging Face lays them out: files of some gigabytes, and an index where there are several."""
+    groups = _groups(tensors)
+    if len(groups) == 1:
+        write_one(tensors, folder / "model.safetensors")
+        return
+    index: dict[str, str] = {}
+    for number, group in enumerate(groups):
+        name = f"model-{number + 1:05d}-of-{len(groups):05d}.safetensors"
+        write_one(group, folder / name)
+        index |= dict.fromkeys(group, name)
+    total = sum(each.nbytes for each in tensors.values())
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2, sort_keys=True)
+    replace_whole(folder / "model.safetensors.index.json", [text.encode()])
+
+
+def write_changed(tensors: Mapping[str, Lazy], change: Change, path: Path) -> None:
+    """Each tensor as what `change` makes of it. What that will be is not known before, so the elements go first."""
+    entries: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    told: dict[str, str] = dict(_METADATA)
+    body = path.with_name(f".{path.name}.body")
+    try:
+        with body.open("w+b") as file:
+            for name, lazy in tensors.items():
+                made, facts = change(name, lazy.read())
+                told |= facts
+                for each, tensor in made.items():
+                    entries[each] = tensor.dtype, tuple(tensor.shape)
+                    file.write(raw(tensor))
+            file.seek(0)
+            replace_whole(path, itertools.chain([header(entries, told)], _stream(file)))
+    finally:
+        body.unlink(missing_ok=True)
+
+
+def _groups(tensors: Mapping[str, Lazy], limit: int = _FILE_BYTES) -> list[dict[str, Lazy]]:
+    groups: list[dict[str, Lazy]] = [{}]
+    size = 0
+    for name, lazy in tensors.items():
+        if groups[-1] and size + lazy.nbytes > limit:
+            groups.append({})
+            size = 0
+        groups[-1][name] = lazy
+        size += lazy.nbytes
+    return groups
+
+
+def _parts(tensors: Mapping[str, Lazy]) -> Iterator[bytes | memoryview]:
+    yield header({name: (lazy.dtype, lazy.shape) for name, lazy in tensors.items()}, _METADATA)
+    for lazy in tensors.values():
+        yield raw(lazy.read())
+
+
+def _stream(file: BinaryIO) -> Iterator[bytes]:
+    while part := file.read(_COPIED_AT_ONCE):
+        yield part

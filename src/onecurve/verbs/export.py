@@ -1,0 +1,115 @@
+"""onecurve export: give me the weights. One process, whatever the run was; the newest checkpoint, tensor by tensor."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from onecurve.apply.blueprint import draw
+from onecurve.checkpoint.export import Lazy, model_of, write_changed, write_many, write_one
+from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.seal import DamagedError
+from onecurve.checkpoint.store import Store
+from onecurve.describe.convert import from_plain, nearest
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import default_plan
+from onecurve.describe.summary import ExportSummary
+from onecurve.job.job import Job
+from onecurve.job.script import load_job
+from onecurve.verbs.checkpoints import store_at
+from onecurve.verbs.folder import CHECKPOINTS, CONFIGURATION, ORIGIN, Origin
+from onecurve.verbs.prepare import Run
+from onecurve.verbs.quantization import Int8
+
+Format = Literal["safetensors", "hf", "int8"]
+_DEFAULT = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
+
+
+def export(
+    run: str | Path, to: Format = "safetensors", *, out: str | Path | None = None, best: bool = False
+) -> ExportSummary:
+    """Write the model of a run's newest checkpoint: one safetensors file, a Hugging Face folder, or int8 weights.
+
+    `best`: of the best evaluation instead. `out` is in the run's folder by default.
+    """
+    folder = Path(run)
+    if to not in _DEFAULT:
+        raise OnecurveError(f"export: to = {to!r} ({nearest(to, _DEFAULT)})")
+    if not folder.is_dir():
+        raise OnecurveError(f"{folder}: no such folder; give the folder of a run, for example runs/gpt")
+    origin = _origin(folder)
+    checkpoint = _checkpoint(store_at(origin.checkpoints or str(folder / CHECKPOINTS)), best)
+    path = Path(out) if out is not None else folder / _DEFAULT[to]
+    tensors = model_of(checkpoint)
+    losses: tuple[float, float] | tuple[()] = ()
+    try:
+        if to == "hf":
+            _write_folder(tensors, folder / CONFIGURATION, path)
+        elif to == "safetensors":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_one(tensors, path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            losses = _write_int8(tensors, origin, checkpoint, path)
+    except OSError as error:
+        raise OnecurveError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from None
+    files = path.glob("*.safetensors") if path.is_dir() else [path]
+    nbytes = sum(file.stat().st_size for file in files)
+    return ExportSummary(checkpoint.where, checkpoint.root.standing.step, str(path), len(tensors), nbytes, *losses)
+
+
+def _origin(folder: Path) -> Origin:
+    file = folder / ORIGIN
+    if not file.is_file():
+        return Origin("", (), "")
+    try:
+        return from_plain(Origin, json.loads(file.read_text()), str(file))
+    except ValueError as error:
+        raise OnecurveError(f"{file}: not valid JSON: {error}") from None
+
+
+def _checkpoint(store: Store, best: bool) -> Checkpoint:
+    """The newest whose root is sound; what else is damaged is found when it is read."""
+    failure = "it has none"
+    for name in reversed(store.names()):
+        try:
+            found = Checkpoint(store, name)
+            if not best:
+                return found
+            if found.root.standing.step == found.root.standing.best_step:
+                return found
+            failure = "none is of the best evaluation"
+        except (DamagedError, OSError) as error:
+            failure = str(error)
+    raise OnecurveError(f"{store.where}: no checkpoint to export from ({failure})")
+
+
+def _write_folder(tensors: dict[str, Lazy], configuration: Path, path: Path) -> None:
+    if not (configuration / "config.json").is_file():
+        raise OnecurveError(
+            f"{configuration}: no config.json, so the model was not one of transformers'; use --to safetensors"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    for file in configuration.iterdir():
+        shutil.copyfile(file, path / file.name)
+    write_many(tensors, path)
+
+
+def _write_int8(
+    tensors: dict[str, Lazy], origin: Origin, checkpoint: Checkpoint, path: Path
+) -> tuple[float, float] | tuple[()]:
+    """Returns the evaluation's loss before and after, where the job has data for it."""
+    if not origin.script:
+        raise OnecurveError(f"export: the run has no {ORIGIN}, which says of what script it is; int8 needs the model")
+    job = load_job(Path(origin.script), origin.arguments)
+    write_changed(tensors, Int8(draw(job.model, job.seed).module).change, path)
+    return _losses(job, checkpoint) if job.evaluate is not None else ()
+
+
+def _losses(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
+    with Run(replace(job, weights=None), default_plan(job.global_batch, 1)) as run:
+        run.fill(checkpoint)
+        before = run.evaluate().loss
+        Int8(run.model).apply(run.model)
+        return before, run.evaluate().loss
