@@ -30,12 +30,22 @@ class Points:
         return self.x[index], self.x[index].sum()[None]
 
 
-def job(nan: int = -1, raises: int = -1, killed: int = -1, slow: float = 0.0, epochs: float = 2) -> oc.Job:
+def job(
+    nan: int = -1,
+    raises: int = -1,
+    killed: int = -1,
+    slow: float = 0.0,
+    epochs: float = 2,
+    every: int = 1000,
+    to: str = "",
+    lr: float = 0.05,
+) -> oc.Job:
     return oc.Job(
         model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
         loss=oc.loss.mse,
         data=lambda: Points(nan, raises, killed, slow),
-        optimizer=oc.AdamW(lr=0.05),
+        optimizer=oc.AdamW(lr=lr),
+        save=oc.Save(every=every, to=to or None),
         global_batch=8,
         epochs=epochs,
         evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10),

@@ -133,8 +133,8 @@ def wait_for_records(folder: Path, rank: int) -> None:
 
 
 def running(word: str) -> list[str]:
-    lines = subprocess.run(["ps", "-eo", "args"], text=True, capture_output=True, check=True).stdout.splitlines()
-    return [line for line in lines if word in line and "ps -eo" not in line]
+    lines = subprocess.run(["ps", "-ewwo", "args"], text=True, capture_output=True, check=True).stdout.splitlines()
+    return [line for line in lines if word in line and "ps -ewwo" not in line]
 
 
 def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

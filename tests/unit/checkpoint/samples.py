@@ -11,7 +11,7 @@ from onecurve.checkpoint.store import name_of
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_device
-from onecurve.device.piece import Box, Piece, absent_piece
+from onecurve.device.piece import Box, Piece, absent_piece, piece_of
 
 SHAPES = {"embed.weight": (7, 3), "block.0.weight": (5, 4, 2), "scale": (), "bias": (6,)}
 TOKEN = "0123456789abcdef"
@@ -88,3 +88,6 @@ def read(store, name: str, mesh: Mesh, rank: int = 0):
 
 def nothing(name: str) -> Piece:
     return absent_piece(name, SHAPES[name], torch.float32, torch.device("cpu"), None)
+
+
+__all__ = ["kept", "load", "nothing", "piece_of", "pieces", "read", "save", "value"]

@@ -1,0 +1,130 @@
+"""Saves in the background: what is written, what fails, what is told."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+import samples
+import torch
+from torch import nn
+
+from onecurve.checkpoint.export import model_of, write_many
+from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.local import LocalStore
+from onecurve.checkpoint.manifest import Standing
+from onecurve.checkpoint.retention import Retention
+from onecurve.checkpoint.saver import Saver
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan
+from onecurve.device.device import local_device
+from onecurve.train.update import Update
+
+
+class Failing(LocalStore):
+    fails = False
+    let_go: threading.Event | None = None
+
+    def write(self, name, file, parts) -> None:
+        if self.let_go is not None:
+            self.let_go.wait()
+        if self.fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(name, file, parts)
+
+
+def saver(store: LocalStore, last: int = 2) -> Saver:
+    return Saver(store, None, local_device(0), Plan(), {}, Retention(last))
+
+
+def test_a_failure_is_told_and_the_next_save_is_well(tmp_path: Path) -> None:
+    store = Failing(tmp_path)
+    held = samples.pieces(Mesh(), 0, seed=1)
+    work = saver(store)
+    work.save(held, samples.kept(held), Standing(1, 1))
+    work.wait()
+    store.fails = True
+    work.save(held, samples.kept(held), Standing(2, 2))
+    work.wait()
+    told = work.news()
+    assert [news.event for news in told] == ["saved", "warning"]
+    assert "step 2 was not saved" in told[1].text
+    assert "No space left on device; earlier checkpoints stay" in told[1].text
+    store.fails = False
+    work.save(held, samples.kept(held), Standing(3, 3))
+    work.wait()
+    assert [Checkpoint(store, name).root.standing.step for name in store.names()] == [1, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == store.names()  # nothing half-made is left
+
+
+def test_training_may_change_what_is_being_saved(tmp_path: Path) -> None:
+    store = Failing(tmp_path)
+    store.let_go = threading.Event()
+    held = samples.pieces(Mesh(), 0, seed=1)
+    work = saver(store)
+    work.save(held, samples.kept(held), Standing(1, 1))
+    with torch.no_grad():
+        for piece in held:
+            piece.local.fill_(torch.nan)
+    store.let_go.set()
+    work.wait()
+    samples.load(store, store.names()[0], Mesh())
+
+
+def test_old_ones_go_when_a_new_one_exists(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    samples.save(store, Mesh(shard=4), step=1)
+    held = samples.pieces(Mesh(), 0, seed=1)
+    work = saver(store, last=1)
+    work.save(held, samples.kept(held), Standing(2, 2))
+    work.wait()
+    assert [Checkpoint(store, name).root.standing.step for name in store.names()] == [2]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.NAdam, torch.optim.Adafactor])
+def test_optimizers_go_on_as_if_nothing_had_been(kind, tmp_path: Path) -> None:
+    """States of all shapes: like the parameter, of one element, of none of both (Adafactor)."""
+
+    def begin(seed: int) -> Update:
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+        options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+        pieces = [samples.piece_of(name, p, True) for name, p in model.named_parameters()]
+        return Update(
+            lambda named: kind([p for _, p in named], lr=0.1, **options), pieces, None, local_device(0), Plan()
+        )
+
+    def step(update: Update, number: int) -> None:
+        torch.manual_seed(number)
+        for piece in update.pieces:
+            piece.local.grad = torch.randn_like(piece.local)
+        update.optimizer.step()
+
+    first, second = begin(0), begin(1)
+    for number in range(3):
+        step(first, number)
+    store = LocalStore(tmp_path)
+    work = saver(store)
+    work.save(first.pieces, first.state(), Standing(3, 3))
+    work.wait()
+    assert [news.event for news in work.news()] == ["saved"]
+    second.load_state(Checkpoint(store, store.names()[0]).load(second.pieces, Mesh(), 0))
+    step(first, 3)
+    step(second, 3)
+    for a, b in zip(first.pieces, second.pieces, strict=True):
+        assert torch.equal(a.local, b.local)
+
+
+def test_an_export_is_read_by_others(tmp_path: Path, monkeypatch) -> None:
+    from safetensors.torch import load_file
+
+    store = LocalStore(tmp_path / "checkpoints")
+    checkpoint = Checkpoint(store, samples.save(store, Mesh(replicate=2, shard=3)))
+    monkeypatch.setattr("onecurve.checkpoint.export._groups.__defaults__", (100,))
+    write_many(model_of(checkpoint), tmp_path)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    assert len(files) > 1
+    found = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == samples.SHAPES
+    assert all(torch.equal(tensor, samples.value(name, 1)) for name, tensor in found.items())
