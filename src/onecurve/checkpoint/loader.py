@@ -1,13 +1,12 @@
 """Loads: from whatever plan a checkpoint was saved under into whatever pieces this rank holds now.
 
-A rank reads the manifests it needs, and of the data files the chunks that hold something of its own. Every byte that
-counts is verified before it is used; that nobody relies on the others is checked too, since the ranks share the rest.
+A rank reads the manifests it needs, and of the data files the chunks that hold something of its own. Everything is
+verified before it is used, and what no rank has a use for is verified too: the ranks share that.
 """
 
 import io
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import BinaryIO
 
 import torch
@@ -17,27 +16,20 @@ from onecurve.checkpoint.format import DTYPES
 from onecurve.checkpoint.manifest import (
     LARGEST_MANIFEST,
     LARGEST_ROOT,
-    MODEL,
-    OPTIMIZER,
     ROOT,
-    Chunk,
     Manifest,
-    Number,
     Root,
     Stored,
     data_file,
     manifest_file,
 )
 from onecurve.checkpoint.neighbours import search_order
-from onecurve.checkpoint.region import Region, overlap, regions
+from onecurve.checkpoint.region import regions
 from onecurve.checkpoint.seal import DamagedError, digest, unseal
-from onecurve.checkpoint.snapshot import Value
 from onecurve.checkpoint.store import Store, step_of
+from onecurve.checkpoint.wanted import Read, States, Wanted, everything, read_bytes
 from onecurve.describe.mesh import Mesh
-from onecurve.device.piece import Box, Piece, Slices
-
-States = dict[str, dict[str, Value]]
-"""By parameter: what its optimizer kept of it."""
+from onecurve.device.piece import Box, Piece
 
 
 class Checkpoint:
@@ -52,7 +44,7 @@ class Checkpoint:
 
     def load(self, pieces: Sequence[Piece], mesh: Mesh, rank: int) -> States:
         """Fill the pieces; returns what the optimizer kept of them. `mesh`, `rank`: where this rank is now."""
-        wanted = _Wanted(pieces)
+        wanted = Wanted(pieces)
         looked_at = set()
         for number in search_order(self.root.plan.mesh, mesh, rank):
             if wanted.found:
@@ -93,177 +85,24 @@ class Checkpoint:
         if elements != math.prod(shape):  # before memory is taken for it
             raise DamagedError(f"{self.where}: {key} is not all there")
         tensor = torch.empty(shape, dtype=dtype)
-        everything = tuple(slice(0, size) for size in shape)
+        box = Box(everything(shape), everything(shape))
         for manifest, each in stored:
             with self._data(manifest) as file:
-                for region in regions(each, [Box(everything, everything)]):
-                    read = _Read(each, each.chunks[region.chunk], [(tensor, region)])
+                for region in regions(each, [box]):
+                    read = Read(each, each.chunks[region.chunk], [(tensor, region)])
                     read.fill(file, f"{self.where}/{data_file(manifest.rank)}")
         return tensor
 
     def _data(self, manifest: Manifest) -> BinaryIO:
         """The data file, its length and header verified."""
         if not manifest.size:
-            return _nothing()
+            return io.BytesIO()
         where = f"{self.where}/{data_file(manifest.rank)}"
         file = self._store.open(self.name, data_file(manifest.rank))
         size = file.seek(0, 2)
         if size != manifest.size:
             raise DamagedError(f"{where}: {size} bytes long, {manifest.size} were written")
         file.seek(0)
-        if digest(_read(file, manifest.header, where)) != manifest.header_hash:
+        if digest(read_bytes(file, manifest.header, where)) != manifest.header_hash:
             raise DamagedError(f"{where}: damaged, its header's hash is not what was written")
         return file
-
-
-@dataclass
-class _Read:
-    """One chunk, and where its elements go."""
-
-    stored: Stored
-    chunk: Chunk
-    targets: list[tuple[Tensor, Region]]
-
-    def fill(self, file: BinaryIO, where: str) -> None:
-        file.seek(self.chunk.begin)
-        content = _read(file, self.stored.nbytes(self.chunk), where)
-        if digest(content) != self.chunk.hash:
-            raise DamagedError(
-                f"{where}: damaged, the hash of the chunk at byte {self.chunk.begin} is not that written"
-            )
-        values = torch.frombuffer(content, dtype=DTYPES[self.stored.dtype]).view(self.chunk.sizes)
-        with torch.no_grad():
-            for target, region in self.targets:
-                target[region.local].copy_(values[region.within])
-
-
-@dataclass
-class _Sought:
-    piece: Piece
-    left: int
-    """Elements not found yet."""
-    covered: list[Slices] = field(default_factory=list)
-    states: dict[str, Value] = field(default_factory=dict)
-
-
-class _Wanted:
-    """What a rank needs of a checkpoint, and where it was found."""
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._sought = {
-            piece.name: _Sought(piece, sum(math.prod(s.stop - s.start for s in box.whole) for box in piece.boxes))
-            for piece in pieces
-        }
-        self._left = sum(sought.left > 0 for sought in self._sought.values())
-        self.reads: dict[int, tuple[Manifest, list[_Read]]] = {}
-
-    @property
-    def found(self) -> bool:
-        return not self._left
-
-    def look(self, manifest: Manifest) -> None:
-        reads: list[_Read] = []
-        states = _states_in(manifest)
-        for key, stored in manifest.tensors.items():
-            name = key.removeprefix(MODEL)
-            sought = self._sought.get(name) if key.startswith(MODEL) else None
-            if sought is not None and sought.left:
-                reads += self._take(sought, stored, states.get(name, {}), manifest.numbers.get(name, {}))
-        if reads:
-            self.reads[manifest.rank] = manifest, reads
-
-    def demand_all(self, where: str) -> None:
-        for name, sought in self._sought.items():
-            if sought.left:
-                raise DamagedError(f"{where}: {sought.left} elements of {name} are in none of its files")
-
-    def states(self) -> States:
-        return {name: sought.states for name, sought in self._sought.items() if sought.states}
-
-    def _take(
-        self, sought: _Sought, stored: Stored, states: dict[str, Stored], numbers: dict[str, Number]
-    ) -> Iterator[_Read]:
-        piece = sought.piece
-        if stored.shape != piece.shape:
-            raise DamagedError(f"{piece.name}: saved with shape {stored.shape}, the model has {piece.shape}")
-        found = regions(stored, piece.boxes)
-        for region in found:
-            if any(overlap(region.whole, other) for other in sought.covered):
-                raise DamagedError(f"{piece.name}: some of its elements were saved twice")
-            sought.covered.append(region.whole)
-        sought.left -= sum(region.elements for region in found)
-        self._left -= not sought.left
-        yield from _reads(stored, piece.local, found)
-        if not found:
-            return
-        for key, number in numbers.items():
-            sought.states[key] = _value(number)
-        for key, state in states.items():
-            alike = state.shape == piece.shape
-            shape = tuple(piece.local.shape) if alike else state.shape
-            boxes = piece.boxes if alike else (Box(_all(state.shape), _all(state.shape)),)
-            tensor = sought.states.get(key)
-            if not isinstance(tensor, Tensor):
-                _refuse_absurd(state, shape, piece)
-                tensor = torch.zeros(shape, dtype=DTYPES[state.dtype], device=piece.local.device)
-                sought.states[key] = tensor
-            yield from _reads(state, tensor, regions(state, boxes))
-
-
-def _reads(stored: Stored, target: Tensor, found: Sequence[Region]) -> Iterator[_Read]:
-    by_chunk: dict[int, list[tuple[Tensor, Region]]] = {}
-    for region in found:
-        by_chunk.setdefault(region.chunk, []).append((target, region))
-    for number, targets in by_chunk.items():
-        yield _Read(stored, stored.chunks[number], targets)
-
-
-def _states_in(manifest: Manifest) -> dict[str, dict[str, Stored]]:
-    found: dict[str, dict[str, Stored]] = {}
-    for key, stored in manifest.tensors.items():
-        if key.startswith(OPTIMIZER):
-            name, _, state = key.removeprefix(OPTIMIZER).rpartition("/")
-            found.setdefault(name, {})[state] = stored
-    return found
-
-
-def _value(number: Number) -> Value:
-    try:
-        if number.kind in ("int", "float"):
-            return int(number.text) if number.kind == "int" else float(number.text)
-        if number.kind == "bool":
-            return number.text == "True"
-        dtype = DTYPES[number.kind]
-        plain = (
-            float(number.text)
-            if dtype.is_floating_point
-            else int(number.text.replace("True", "1").replace("False", "0"))
-        )
-        return torch.tensor(plain, dtype=dtype)
-    except (KeyError, ValueError, OverflowError, RuntimeError):
-        raise DamagedError(f"a number {number.text[:40]!r} of kind {number.kind[:40]!r}") from None
-
-
-def _refuse_absurd(state: Stored, shape: tuple[int, ...], piece: Piece) -> None:
-    """A state of its own shape is whole in one manifest, or its size is a lie."""
-    if state.shape != piece.shape and sum(chunk.elements for chunk in state.chunks) != math.prod(shape):
-        raise DamagedError(f"{piece.name}: its optimizer's state of shape {state.shape} is not all there")
-
-
-def _all(shape: Sequence[int]) -> Slices:
-    return tuple(slice(0, size) for size in shape)
-
-
-def _read(file: BinaryIO, size: int, where: str) -> bytearray:
-    content = bytearray(size)
-    rest = memoryview(content)
-    while rest:
-        count = file.readinto(rest)  # type: ignore[attr-defined]
-        if not count:
-            raise DamagedError(f"{where}: ends too early")
-        rest = rest[count:]
-    return content
-
-
-def _nothing() -> BinaryIO:
-    return io.BytesIO()

@@ -44,7 +44,9 @@ class Terminal:
             self._bar.stop()
 
     def _show_step(self, record: StepRecord) -> None:
-        self._speed.add(record.samples, sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0))
+        self._speed.add(
+            record.step, record.samples, sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0)
+        )
         done = record.step + 1
         if record.skipped:
             self._console.print(f"[yellow]step {done}: loss or gradient not finite, update skipped[/yellow]")
@@ -100,10 +102,13 @@ class _Speed:
     """Samples per second over the latest steps, so that a slow start is soon forgotten."""
 
     def __init__(self) -> None:
-        self._recent: list[tuple[int, float]] = []
-        self._before = 0
+        self._recent: list[tuple[float, float]] = []
+        self._before: float | None = None
 
-    def add(self, samples: int, seconds: float) -> None:
+    def add(self, step: int, samples: int, seconds: float) -> None:
+        """`samples`: since the start, which may lie in a life before this one."""
+        if self._before is None:
+            self._before = samples * step / (step + 1)
         self._recent = [*self._recent[-_RECENT + 1 :], (samples - self._before, seconds)]
         self._before = samples
 

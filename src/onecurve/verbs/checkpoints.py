@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onecurve.checkpoint.loader import Checkpoint, States
+from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.local import LocalStore
 from onecurve.checkpoint.manifest import Standing
 from onecurve.checkpoint.remote import RemoteStore
@@ -15,6 +15,7 @@ from onecurve.checkpoint.saver import News, Saver
 from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.snapshot import Kept
 from onecurve.checkpoint.store import Store
+from onecurve.checkpoint.wanted import States
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device

@@ -1,6 +1,5 @@
 """onecurve export: give me the weights. One process, whatever the run was; the newest checkpoint, tensor by tensor."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +10,14 @@ from onecurve.checkpoint.export import Lazy, model_of, write_changed, write_many
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.store import Store
-from onecurve.describe.convert import from_plain, nearest
+from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import default_plan
 from onecurve.describe.summary import ExportSummary
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.verbs.checkpoints import store_at
-from onecurve.verbs.folder import CHECKPOINTS, CONFIGURATION, ORIGIN, Origin
+from onecurve.verbs.folder import CHECKPOINTS, CONFIGURATION, ORIGIN, Origin, origin_of
 from onecurve.verbs.prepare import Run
 from onecurve.verbs.quantization import Int8
 
@@ -38,7 +37,7 @@ def export(
         raise OnecurveError(f"export: to = {to!r} ({nearest(to, _DEFAULT)})")
     if not folder.is_dir():
         raise OnecurveError(f"{folder}: no such folder; give the folder of a run, for example runs/gpt")
-    origin = _origin(folder)
+    origin = origin_of(folder) or Origin("", (), "")
     checkpoint = _checkpoint(store_at(origin.checkpoints or str(folder / CHECKPOINTS)), best)
     path = Path(out) if out is not None else folder / _DEFAULT[to]
     tensors = model_of(checkpoint)
@@ -57,16 +56,6 @@ def export(
     files = path.glob("*.safetensors") if path.is_dir() else [path]
     nbytes = sum(file.stat().st_size for file in files)
     return ExportSummary(checkpoint.where, checkpoint.root.standing.step, str(path), len(tensors), nbytes, *losses)
-
-
-def _origin(folder: Path) -> Origin:
-    file = folder / ORIGIN
-    if not file.is_file():
-        return Origin("", (), "")
-    try:
-        return from_plain(Origin, json.loads(file.read_text()), str(file))
-    except ValueError as error:
-        raise OnecurveError(f"{file}: not valid JSON: {error}") from None
 
 
 def _checkpoint(store: Store, best: bool) -> Checkpoint:

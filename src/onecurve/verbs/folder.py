@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from onecurve.describe.convert import from_json
 from onecurve.describe.errors import OnecurveError
 
 SUMMARY = "summary.json"
@@ -55,15 +56,27 @@ def refuse_used(folder: Path, fresh: bool) -> None:
     if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
         if not (folder / RECORDS / "rank-0.jsonl").is_file():
             raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")
-        if not fresh and (folder / WEIGHTS).exists() and not (folder / CHECKPOINTS).is_dir():
+        if not fresh and (folder / WEIGHTS).exists() and not goes_on(folder):
             raise OnecurveError(f"{folder}: holds a run already; add --fresh to replace it, or give another --out")
+
+
+def origin_of(folder: Path) -> Origin | None:
+    """None where the folder's run did not come to say."""
+    file = folder / ORIGIN
+    return from_json(Origin, file.read_bytes(), str(file)) if file.is_file() else None
+
+
+def goes_on(folder: Path) -> bool:
+    """Whether the run in a folder may have left checkpoints, there or elsewhere."""
+    origin = origin_of(folder)
+    return (folder / CHECKPOINTS).is_dir() or (origin is not None and bool(origin.checkpoints))
 
 
 def make_room(folder: Path, fresh: bool) -> None:
     """Where a run does not go on, remove what one before has written, and nothing else."""
     refuse_used(folder, fresh)
     try:
-        if fresh or not (folder / CHECKPOINTS).is_dir():
+        if fresh or not goes_on(folder):
             _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -86,7 +86,8 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
         make_room(out, request.fresh)
     with Run(job, request.plan, out, request.fresh) as run:
         run.claim = claim
-        if run.first_step == run.steps and (out / SUMMARY).exists():
+        hopeless = run.best is not None and run.best.hopeless
+        if (run.first_step == run.steps or hopeless) and (out / SUMMARY).exists():
             return _told_again(out, request.quiet) if leader else None
         if leader:
             _leave_origin(run, out, request)
