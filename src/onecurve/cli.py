@@ -79,7 +79,7 @@ def _export(chosen: argparse.Namespace) -> int:
     from onecurve.report.summary import export_lines
     from onecurve.verbs.export import export
 
-    summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best)
+    summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script)
     _say([to_json(summary)] if chosen.json else export_lines(summary))
     return 0
 
@@ -138,6 +138,7 @@ def _add_export(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="one file, a Hugging Face folder, or a file of int8 weights (extra: onecurve[int8])",
     )
     verb.add_argument("--out", metavar="PATH", help="where it goes (default: into the run's folder)")
+    verb.add_argument("--script", metavar="FILE", help="the run's script, which int8 needs")
     verb.add_argument("--best", action="store_true", help="of the best evaluation, not the newest")
     verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     verb.set_defaults(verb=_export)

@@ -19,6 +19,7 @@ from onecurve.checkpoint.manifest import MODEL
 _FILE_BYTES = 5 * 10**9
 _COPIED_AT_ONCE = 1 << 24
 _METADATA = {"format": "pt"}
+INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def write_many(tensors: Mapping[str, Lazy], folder: Path) -> None:
         index |= dict.fromkeys(group, name)
     total = sum(each.nbytes for each in tensors.values())
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2, sort_keys=True)
-    replace_whole(folder / "model.safetensors.index.json", [text.encode()])
+    replace_whole(folder / INDEX, [text.encode()])
 
 
 def write_changed(tensors: Mapping[str, Lazy], change: Change, path: Path) -> None:

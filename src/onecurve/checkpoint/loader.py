@@ -4,10 +4,10 @@ A rank reads the manifests it needs, and of the data files the chunks that hold 
 verified before it is used, and what no rank has a use for is verified too: the ranks share that.
 """
 
-import io
 import math
 from collections.abc import Sequence
-from typing import BinaryIO
+from contextlib import closing
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from onecurve.checkpoint.manifest import (
     LARGEST_MANIFEST,
     LARGEST_ROOT,
     ROOT,
+    VERSION,
     Manifest,
     Root,
     Stored,
@@ -26,8 +27,9 @@ from onecurve.checkpoint.manifest import (
 from onecurve.checkpoint.neighbours import search_order
 from onecurve.checkpoint.region import regions
 from onecurve.checkpoint.seal import DamagedError, digest, unseal
-from onecurve.checkpoint.store import Store, step_of
-from onecurve.checkpoint.wanted import Read, States, Wanted, everything, read_bytes
+from onecurve.checkpoint.store import Data, Store, step_of
+from onecurve.checkpoint.wanted import Read, States, Wanted, everything
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.device.piece import Box, Piece
 
@@ -38,7 +40,14 @@ class Checkpoint:
     def __init__(self, store: Store, name: str) -> None:
         self._store, self.name = store, name
         self.where = f"{store.where}/{name}"
-        self.root = unseal(Root, store.read(name, ROOT, LARGEST_ROOT), f"{self.where}/{ROOT}")
+        content = store.read(name, ROOT, LARGEST_ROOT)
+        version = unseal(dict[str, Any], content, f"{self.where}/{ROOT}").get("version")
+        if version != VERSION:
+            raise OnecurveError(
+                f"{self.where}: written in version {version!r} of the format, this onecurve reads {VERSION}; use the "
+                "onecurve that wrote it, or another --out"
+            )
+        self.root = unseal(Root, content, f"{self.where}/{ROOT}")
         if not name.endswith(self.root.token) or step_of(name) != self.root.standing.step:
             raise DamagedError(f"{self.where}: its root manifest is that of another checkpoint")
 
@@ -53,13 +62,13 @@ class Checkpoint:
             wanted.look(self.manifest(number))
         wanted.demand_all(self.where)
         for manifest, reads in wanted.reads.values():
-            with self._data(manifest) as file:
+            with closing(self._data(manifest)) as data:
                 for read in sorted(reads, key=lambda each: each.chunk.begin):
-                    read.fill(file, f"{self.where}/{data_file(manifest.rank)}")
+                    read.fill(data, f"{self.where}/{data_file(manifest.rank)}")
         # What no rank had to read could be damaged unseen. The ranks share it.
         for number in range(rank, self.root.ranks, mesh.size):
-            if number not in looked_at:
-                self._data(self.manifest(number)).close()
+            if number not in looked_at and (manifest := self.manifest(number)).size:
+                self._data(manifest).close()
         return wanted.states()
 
     def manifest(self, rank: int) -> Manifest:
@@ -87,22 +96,22 @@ class Checkpoint:
         tensor = torch.empty(shape, dtype=dtype)
         box = Box(everything(shape), everything(shape))
         for manifest, each in stored:
-            with self._data(manifest) as file:
+            with closing(self._data(manifest)) as data:
                 for region in regions(each, [box]):
                     read = Read(each, each.chunks[region.chunk], [(tensor, region)])
-                    read.fill(file, f"{self.where}/{data_file(manifest.rank)}")
+                    read.fill(data, f"{self.where}/{data_file(manifest.rank)}")
         return tensor
 
-    def _data(self, manifest: Manifest) -> BinaryIO:
+    def _data(self, manifest: Manifest) -> Data:
         """The data file, its length and header verified."""
-        if not manifest.size:
-            return io.BytesIO()
         where = f"{self.where}/{data_file(manifest.rank)}"
-        file = self._store.open(self.name, data_file(manifest.rank))
-        size = file.seek(0, 2)
-        if size != manifest.size:
-            raise DamagedError(f"{where}: {size} bytes long, {manifest.size} were written")
-        file.seek(0)
-        if digest(read_bytes(file, manifest.header, where)) != manifest.header_hash:
-            raise DamagedError(f"{where}: damaged, its header's hash is not what was written")
-        return file
+        data = self._store.open(self.name, data_file(manifest.rank))
+        try:
+            if data.size != manifest.size:
+                raise DamagedError(f"{where}: {data.size} bytes long, {manifest.size} were written")
+            if digest(data.read(0, manifest.header)) != manifest.header_hash:
+                raise DamagedError(f"{where}: damaged, its header's hash is not what was written")
+        except BaseException:
+            data.close()
+            raise
+        return data

@@ -4,18 +4,20 @@ The order: every file and then its folder's entry is synced; then the root manif
 folder gets its name; then that name is synced. A crash anywhere leaves the old checkpoints and maybe the new one.
 """
 
+import errno
 import os
 import shutil
 import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from onecurve.checkpoint.manifest import ROOT
 from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.store import Bytes, in_order
 
 _BEGUN, _RETIRED = ".part", ".gone"
+_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EIO)
+"""A file that is not there or not one, a disk that lost it. All else may pass: the file is not to blame."""
 
 
 class LocalStore:
@@ -30,10 +32,12 @@ class LocalStore:
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
             sync_folder(self._folder.parent)
-        self._begun(name).mkdir(exist_ok=True)
+        self._begun(name).mkdir()
 
     def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
         folder = self._begun(name)
+        if not folder.is_dir():
+            raise OSError(errno.ENOENT, "is not there; all hosts must see the same folder", str(folder))
         write_whole(folder / file, parts)
         sync_folder(folder)
 
@@ -53,17 +57,20 @@ class LocalStore:
         return in_order(found)
 
     def read(self, name: str, file: str, limit: int) -> bytes:
-        with self.open(name, file) as opened:
-            content = opened.read(limit + 1)
-        if len(content) > limit:
-            raise DamagedError(f"{self._folder / name / file}: longer than {limit} bytes, which no such file is")
-        return content
+        data = self.open(name, file)
+        try:
+            if data.size > limit:
+                raise DamagedError(f"{self._folder / name / file}: longer than {limit} bytes, which no such file is")
+            return bytes(data.read(0, data.size))
+        finally:
+            data.close()
 
-    def open(self, name: str, file: str) -> BinaryIO:
-        return open_plain(self._folder / name / file)
+    def open(self, name: str, file: str) -> "LocalData":
+        return LocalData(self._folder / name / file)
 
     def retire(self, name: str) -> None:
         (self._folder / name).rename(self._retired(name))
+        sync_folder(self._folder)
 
     def erase(self, name: str, files: Sequence[str]) -> None:
         for file in files:
@@ -84,16 +91,40 @@ class LocalStore:
         return self._folder / f".{name}{_RETIRED}"
 
 
-def open_plain(path: Path) -> BinaryIO:
-    """Of files that somebody else may have put there: no links, no pipes that never end."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        raise DamagedError(f"{path}: cannot be read ({error.strerror})") from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise DamagedError(f"{path}: not a file")
-    return os.fdopen(handle, "rb", buffering=0)
+class LocalData:
+    """A file that somebody else may have put there: no links, no pipes that never end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _DAMAGE:
+                raise DamagedError(f"{path}: cannot be read ({error.strerror})") from None
+            raise
+        found = os.fstat(self._handle)
+        self.size = found.st_size
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            raise DamagedError(f"{path}: not a file")
+
+    def read(self, begin: int, size: int) -> bytearray:
+        content = bytearray(size)
+        rest = memoryview(content)
+        while rest:
+            try:
+                count = os.preadv(self._handle, [rest], begin + size - len(rest))
+            except OSError as error:
+                if error.errno in _DAMAGE:
+                    raise DamagedError(f"{self._path}: cannot be read ({error.strerror})") from None
+                raise
+            if not count:
+                raise DamagedError(f"{self._path}: ends too early")
+            rest = rest[count:]
+        return content
+
+    def close(self) -> None:
+        os.close(self._handle)
 
 
 def write_whole(path: Path, parts: Iterable[Bytes]) -> None:
@@ -113,8 +144,12 @@ def replace_whole(path: Path, parts: Iterable[Bytes]) -> None:
     """A file under this name, whole; whatever had the name stays until then."""
     staging = path.with_name(f".{path.name}.part")
     staging.unlink(missing_ok=True)
-    write_whole(staging, parts)
-    staging.replace(path)
+    try:
+        write_whole(staging, parts)
+        staging.replace(path)
+    except BaseException:
+        staging.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 

@@ -12,7 +12,7 @@ from onecurve.describe.plan import Plan
 
 VERSION = 1
 LARGEST_ROOT = 1 << 22
-LARGEST_MANIFEST = 1 << 24
+LARGEST_MANIFEST = 1 << 25
 _LARGEST_HEADER = 1 << 25
 _MOST_RANKS = 1 << 20
 _LARGEST_WHOLE = 1 << 60
@@ -43,6 +43,8 @@ class Standing:
     loss_scale: float = 1.0
     good_steps: int = 0
     """Since the loss scale last changed."""
+    watched: str = ""
+    """What the best evaluation is the best in."""
     best_value: float | None = None
     best_step: int = -1
     waited: int = 0
@@ -62,7 +64,6 @@ class Root:
     version: int = VERSION
 
     def __post_init__(self) -> None:
-        _demand(self.version == VERSION, f"version = {self.version}; this onecurve reads version {VERSION}")
         _demand(re.fullmatch(r"[0-9a-f]{16}", self.token), f"token = {self.token[:40]!r}")
         _demand(1 <= self.ranks <= _MOST_RANKS, f"ranks = {self.ranks}")
         _demand(self.plan.mesh.size == self.ranks, f"ranks = {self.ranks}, but its plan has {self.plan.mesh.size}")

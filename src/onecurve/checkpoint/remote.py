@@ -3,7 +3,7 @@ exists as long as its root manifest does, which is put last and deleted first.""
 
 import posixpath
 from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 import fsspec
 
@@ -21,7 +21,6 @@ class RemoteStore:
             self._files, self._folder = fsspec.core.url_to_fs(self._url)
         except (ImportError, ValueError) as error:
             raise OnecurveError(f"{url}: {error}") from None
-        self._files.use_listings_cache = False
 
     @property
     def where(self) -> str:
@@ -49,16 +48,13 @@ class RemoteStore:
 
     def read(self, name: str, file: str, limit: int) -> bytes:
         with self._asked(f"{name}/{file}"):
-            size = self._files.size(self._path(name, file))
-            if size is None or size > limit:
-                raise DamagedError(f"{self._url}/{name}/{file}: {size} bytes, more than any such file has")
-            content: bytes = self._files.cat_file(self._path(name, file))
-            return content
+            data = self.open(name, file)
+            if data.size > limit:
+                raise DamagedError(f"{self._url}/{name}/{file}: {data.size} bytes, more than any such file has")
+            return bytes(data.read(0, data.size))
 
-    def open(self, name: str, file: str) -> BinaryIO:
-        with self._asked(f"{name}/{file}"):
-            opened: BinaryIO = self._files.open(self._path(name, file), "rb")
-            return opened
+    def open(self, name: str, file: str) -> "RemoteData":
+        return RemoteData(self._files, self._path(name, file), posixpath.join(self._url, name, file))
 
     def retire(self, name: str) -> None:
         with self._asked(f"{name}/{ROOT}"):
@@ -96,6 +92,27 @@ class RemoteStore:
         return _Asked(posixpath.join(self._url, what))
 
 
+class RemoteData:
+    """Every read is a request of its own."""
+
+    def __init__(self, files: Any, path: str, where: str) -> None:
+        self._files, self._path, self._where = files, path, where
+        with _Asked(where):
+            self.size: int = files.size(path) or 0
+
+    def read(self, begin: int, size: int) -> bytearray:
+        if begin + size > self.size:
+            raise DamagedError(f"{self._where}: ends too early")
+        with _Asked(self._where):
+            content = bytearray(self._files.cat_file(self._path, begin, begin + size)) if size else bytearray()
+        if len(content) != size:
+            raise DamagedError(f"{self._where}: {len(content)} bytes came, {size} were asked for")
+        return content
+
+    def close(self) -> None:
+        pass
+
+
 class _Asked:
     """Stores raise what they like; here it becomes an OSError that names the thing, so that callers know one kind."""
 
@@ -106,5 +123,7 @@ class _Asked:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise DamagedError(f"{self._what}: is not there") from None
         if isinstance(error, Exception) and not isinstance(error, OnecurveError):
             raise OSError(0, f"{type(error).__name__}: {error}", self._what) from error

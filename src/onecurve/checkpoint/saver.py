@@ -10,6 +10,7 @@ import queue
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +45,14 @@ class News:
     text: str
 
 
+@dataclass(frozen=True)
+class _Work:
+    root: Root
+    snapshot: Snapshot | None
+    failure: str
+    """What went wrong already, on this rank."""
+
+
 class Saver:
     """One per rank; every rank must save at the same steps."""
 
@@ -57,51 +66,68 @@ class Saver:
         self._life = first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
         self._count = 0
         self._snapshot: Snapshot | None = None
-        self._work: queue.SimpleQueue[tuple[Root, Snapshot]] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
         # Kept waiting rather than started by each save: a thread that starts takes the interpreter from who started it.
         threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
-        self._news: list[News] = []
+        self._news: deque[News] = deque()
+        self.saved_step = -1
+        """Of the newest that exists; the same on all ranks once they have waited."""
         self.damaged: Collection[str] = ()
         """Checkpoints that were found so; they go when a new one exists."""
 
     def save(self, pieces: Sequence[Piece], kept: Kept, standing: Standing) -> None:
-        """Returns when the copy is made. One save at a time: waits for the one before."""
+        """Returns when the copy is made. One save at a time: waits for the one before. What goes wrong is told by
+        `news`, here too: the other ranks have to know of it."""
         self.wait()
-        if self._snapshot is None or not self._snapshot.is_of(pieces, kept):
-            self._snapshot = None  # its memory goes first
-            self._snapshot = Snapshot(pieces, kept, self._device)
-        self._snapshot.take(kept)
+        failure = ""
+        try:
+            if self._snapshot is None or not self._snapshot.is_of(pieces, kept):
+                self._snapshot = None  # its memory goes first
+                self._snapshot = Snapshot(pieces, kept, self._device)
+            self._snapshot.take(kept)
+        except Exception as error:
+            failure = _text(error) or type(error).__name__
         token = f"{self._life}{self._count:08x}"
         self._count += 1
         self._idle.clear()
-        self._work.put((Root(token, self._ranks, standing, self._plan, self._job), self._snapshot))
+        self._work.put(_Work(Root(token, self._ranks, standing, self._plan, self._job), self._snapshot, failure))
 
     def wait(self) -> None:
         """Until the save under way has ended, well or not."""
         self._idle.wait()
 
+    def close(self) -> None:
+        """No save will come any more."""
+        self._work.put(None)
+
     def news(self) -> list[News]:
         """How saves ended since this was last asked."""
-        told, self._news = self._news, []
+        told = []
+        while self._news:
+            told.append(self._news.popleft())
         return told
 
     def _run(self) -> None:
-        while True:
-            root, snapshot = self._work.get()
+        while (work := self._work.get()) is not None:
             try:
-                self._finish(root, snapshot)
-            except RuntimeError as error:  # of the exchange: another rank is gone
-                self._news.append(News("warning", f"step {root.standing.step} was not saved: {error}"))
-            self._idle.set()
+                self._finish(work.root, work.snapshot, work.failure)
+            except Exception as error:  # of the exchange: another rank is gone
+                self._news.append(News("warning", f"step {work.root.standing.step} was not saved: {_text(error)}"))
+            finally:
+                del work  # a snapshot that is no longer needed must not be kept until the next save
+                self._idle.set()
 
-    def _finish(self, root: Root, snapshot: Snapshot) -> None:
+    def _finish(self, root: Root, snapshot: Snapshot | None, failure: str) -> None:
         begin = time.perf_counter()
         name = name_of(root.standing.step, root.token)
-        failure = self._together(lambda: self._write(name, root.token, snapshot))
+        failure = first_text(self._group, failure) or self._by_first(partial(self._store.begin, name))
         if not failure:
-            failure = self._by_first(lambda: self._store.commit(name, seal(root)))
+            assert snapshot is not None
+            failure = self._together(partial(self._write, name, root.token, snapshot))
+        if not failure:
+            failure = self._by_first(partial(self._commit, name, root))
         if failure:
             self._by_first(lambda: self._store.abandon(name))
             self._news.append(
@@ -110,12 +136,18 @@ class Saver:
             return
         taken = seconds_text(time.perf_counter() - begin)
         self._news.append(News("saved", f"step {root.standing.step}, in {taken} beside the training"))
+        self.saved_step = root.standing.step
         failure = self._tidy(name, root)
         if failure:
             self._news.append(News("warning", f"old checkpoints could not be removed: {failure}"))
 
+    def _commit(self, name: str, root: Root) -> None:
+        sealed = seal(root)
+        if len(sealed) > LARGEST_ROOT:
+            raise OnecurveError(f"a root manifest of {len(sealed)} bytes, more than a reader takes")
+        self._store.commit(name, sealed)
+
     def _write(self, name: str, token: str, snapshot: Snapshot) -> None:
-        self._store.begin(name)
         manifest, parts = snapshot.file(token, self._rank)
         if manifest.size:
             self._store.write(name, data_file(self._rank), parts)
@@ -158,5 +190,9 @@ class Saver:
         except OSError as error:
             failure = f"{error.filename or self._store.where}: {error.strerror or error}"
         except Exception as error:  # this thread has nobody above it
-            failure = f"{type(error).__name__}: {error}"
+            failure = _text(error)
         return first_text(self._group, failure)
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, OnecurveError) else f"{type(error).__name__}: {error}"

@@ -13,17 +13,17 @@ from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, Numb
 from onecurve.checkpoint.seal import digest
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
-from onecurve.device.piece import Piece
+from onecurve.device.piece import Piece, Value
 
-Value = Tensor | bool | int | float
 Kept = Mapping[str, Mapping[str, Value | None]]
 """By parameter: what its optimizer keeps of it."""
 
 _LINE = 64
+_BLOCK = 1 << 28
 
 
 @dataclass(frozen=True)
-class Part:
+class Portion:
     """One chunk of one tensor, before it has a place in a file."""
 
     key: str
@@ -36,26 +36,17 @@ class Snapshot:
     """Made once and taken again and again, as long as it is asked for the same tensors."""
 
     def __init__(self, pieces: Sequence[Piece], kept: Kept, device: Device) -> None:
-        _refuse_other_kinds(kept)
-        self._of = _tensors(pieces, kept)
+        _refuse_unsaveable(pieces, kept)
+        self._of = _marks(pieces, kept)
         self._parts = list(_parts(pieces, kept))
-        for part in self._parts:
-            if part.source.dtype not in NAMES:
-                raise OnecurveError(f"{part.key}: is of type {part.source.dtype}, which safetensors cannot hold")
         self._writes = {part.key.partition("/")[2] for part in self._parts if part.key.startswith(MODEL)}
         self._device = device
-        ends = list(itertools.accumulate(_aligned(part.source.nbytes) for part in self._parts))
-        self._memory = device.host_memory(ends[-1] if ends else 0)
-        self._places = [slice(b, b + part.source.nbytes) for b, part in zip([0, *ends], self._parts, strict=False)]
-        self._copies = [
-            self._memory[place].view(part.source.dtype).view(part.source.shape)
-            for place, part in zip(self._places, self._parts, strict=True)
-        ]
+        self._copies = list(_places([part.source for part in self._parts], device))
         self._numbers = Numbers({})
 
     def is_of(self, pieces: Sequence[Piece], kept: Kept) -> bool:
-        now = _tensors(pieces, kept)
-        return len(now) == len(self._of) and all(a is b for a, b in zip(now, self._of, strict=True))
+        """Not only by identity: an optimizer may put other memory into a tensor."""
+        return _marks(pieces, kept) == self._of
 
     def take(self, kept: Kept) -> None:
         with torch.no_grad():
@@ -70,64 +61,89 @@ class Snapshot:
             return Manifest(token, rank, numbers=self._numbers.nouns()), iter(())
         # Every chunk is a tensor of that file, named after where it begins.
         first = header({_label(part): (part.source.dtype, part.source.shape) for part in self._parts})
-        content = raw(self._memory)
+        contents = [raw(copy) for copy in self._copies]
         chunks: dict[str, list[Chunk]] = {}
         begin = len(first)
-        for place, part in zip(self._places, self._parts, strict=True):
-            chunk = Chunk(part.offsets, tuple(part.source.shape), begin, digest(content[place]))
+        for content, part in zip(contents, self._parts, strict=True):
+            chunk = Chunk(part.offsets, tuple(part.source.shape), begin, digest(content))
             chunks.setdefault(part.key, []).append(chunk)
             begin += part.source.nbytes
         tensors = {
             part.key: Stored(NAMES[part.source.dtype], part.shape, tuple(chunks[part.key])) for part in self._parts
         }
         manifest = Manifest(token, rank, begin, len(first), digest(first), tensors, self._numbers.nouns())
-        return manifest, itertools.chain([first], (content[place] for place in self._places))
+        return manifest, itertools.chain([first], contents)
 
 
-def _aligned(nbytes: int) -> int:
-    """Copies to addresses that begin a cache line are faster."""
-    return -(-nbytes // _LINE) * _LINE
+def _places(tensors: Sequence[Tensor], device: Device) -> Iterator[Tensor]:
+    """Host memory for each. Copies to addresses that begin a cache line are faster; and torch rounds pinned memory up
+    to a power of two, so it is taken in blocks."""
+    sizes = [-(-tensor.nbytes // _LINE) * _LINE for tensor in tensors]
+    blocks: list[list[int]] = []
+    room = 0
+    for number, size in enumerate(sizes):
+        if size > room or not blocks:
+            blocks.append([])
+            room = _BLOCK
+        blocks[-1].append(number)
+        room -= size
+    for block in blocks:
+        memory = device.host_memory(sum(sizes[number] for number in block))
+        begin = 0
+        for number in block:
+            tensor = tensors[number]
+            yield memory[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            begin += sizes[number]
 
 
-def _refuse_other_kinds(kept: Kept) -> None:
-    for state in kept.values():
+def _refuse_unsaveable(pieces: Sequence[Piece], kept: Kept) -> None:
+    whole = {piece.name for piece in pieces if piece.local.shape == piece.shape}
+    shapes = {piece.name: piece.local.shape for piece in pieces}
+    for name, state in kept.items():
         for key, value in state.items():
+            what = f"optimizer: its state {key!r} of {name}"
+            if not isinstance(key, str) or "/" in key:
+                raise OnecurveError(f"{what} has a key that cannot be saved; a text without '/' is needed")
             if not isinstance(value, Tensor | bool | int | float) and value is not None:
-                raise OnecurveError(
-                    f"optimizer: its state {key!r} is a {type(value).__name__}; tensors and numbers can be saved"
-                )
+                raise OnecurveError(f"{what} is a {type(value).__name__}; tensors and numbers can be saved")
+            if isinstance(value, Tensor) and (value.dtype not in NAMES or (value.is_complex() and not value.dim())):
+                raise OnecurveError(f"{what} is of type {value.dtype}, which cannot be saved")
+            own_shape = isinstance(value, Tensor) and value.dim() and value.shape != shapes.get(name)
+            if own_shape and name not in whole:
+                raise OnecurveError(f"{what} has a shape of its own, on ranks that hold a part of the parameter")
 
 
-def _label(part: Part) -> str:
+def _label(part: Portion) -> str:
     return f"{part.key}@{','.join(map(str, part.offsets))}"
 
 
-def _tensors(pieces: Sequence[Piece], kept: Kept) -> list[Tensor]:
-    """Whose identity says whether two snapshots are of the same."""
+def _marks(pieces: Sequence[Piece], kept: Kept) -> list[tuple[int, int]]:
+    """Two snapshots with the same are of the same elements."""
     states = (value for state in kept.values() for value in state.values() if isinstance(value, Tensor) and value.dim())
-    return [*(piece.local for piece in pieces), *states]
+    tensors = [*(piece.local for piece in pieces if piece.boxes), *states]
+    return [(id(tensor), tensor.data_ptr()) for tensor in tensors]
 
 
-def _parts(pieces: Sequence[Piece], kept: Kept) -> Iterator[Part]:
+def _parts(pieces: Sequence[Piece], kept: Kept) -> Iterator[Portion]:
     for piece in pieces:
         chunks = list(own_chunks(piece))
         states = {key: value for key, value in kept.get(piece.name, {}).items() if isinstance(value, Tensor)}
         alike = {key: value for key, value in states.items() if value.shape == piece.local.shape and value.dim()}
         for whole, local in chunks:
             offsets = tuple(side.start for side in whole)
-            yield Part(f"{MODEL}{piece.name}", piece.shape, offsets, piece.local.detach()[local])
+            yield Portion(f"{MODEL}{piece.name}", piece.shape, offsets, piece.local.detach()[local])
             for key, value in alike.items():
-                yield Part(f"{OPTIMIZER}{piece.name}/{key}", piece.shape, offsets, value.detach()[local])
+                yield Portion(f"{OPTIMIZER}{piece.name}/{key}", piece.shape, offsets, value.detach()[local])
         if chunks and not any(side.start for side in chunks[0][0]):  # whoever writes the first chunk
             for key, value in states.items():
                 if key not in alike and value.dim():  # of a shape of its own: never where parameters are cut
                     yield from _whole(f"{OPTIMIZER}{piece.name}/{key}", value)
 
 
-def _whole(key: str, tensor: Tensor) -> Iterator[Part]:
+def _whole(key: str, tensor: Tensor) -> Iterator[Portion]:
     for offsets, sizes in cut(tensor.shape):
         slices = tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))
-        yield Part(key, tuple(tensor.shape), offsets, tensor.detach()[slices])
+        yield Portion(key, tuple(tensor.shape), offsets, tensor.detach()[slices])
 
 
 class Numbers:
@@ -153,8 +169,9 @@ class Numbers:
     def nouns(self) -> dict[str, dict[str, Number]]:
         found: dict[str, dict[str, Number]] = {}
         for name, key, value in self._plain:
-            found.setdefault(name, {})[key] = Number(type(value).__name__, repr(value))
-        for kind, places, values in self._single:
+            kind = next(each for each in (bool, int, float) if isinstance(value, each))  # also of numpy's
+            found.setdefault(name, {})[key] = Number(kind.__name__, repr(kind(value)))
+        for dtype, places, values in self._single:
             for (name, key), value in zip(places, values.tolist(), strict=True):
-                found.setdefault(name, {})[key] = Number(kind, repr(value))
+                found.setdefault(name, {})[key] = Number(dtype, repr(value))
         return found

@@ -2,13 +2,25 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 from onecurve.checkpoint.seal import DamagedError
 
 Bytes = bytes | memoryview
 
 _NAME = re.compile(r"step-(\d{8,18})-([0-9a-f]{16})")
+
+
+class Data(Protocol):
+    """A large file, to be read from any place."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read(self, begin: int, size: int) -> bytearray:
+        """Raises DamagedError where the file ends before."""
+
+    def close(self) -> None: ...
 
 
 class Store(Protocol):
@@ -19,7 +31,7 @@ class Store(Protocol):
         """For a person."""
 
     def begin(self, name: str) -> None:
-        """Make room for a checkpoint that does not exist yet; every rank may call it."""
+        """Make room for a checkpoint that does not exist yet. By one rank; the others must see it."""
 
     def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
         """A file of a checkpoint that does not exist yet; safe from a power cut when this returns."""
@@ -36,8 +48,7 @@ class Store(Protocol):
     def read(self, name: str, file: str, limit: int) -> bytes:
         """A small file whole."""
 
-    def open(self, name: str, file: str) -> BinaryIO:
-        """A large one, to be read from any place."""
+    def open(self, name: str, file: str) -> Data: ...
 
     def retire(self, name: str) -> None:
         """The checkpoint no longer exists. By one rank, before its files are erased."""

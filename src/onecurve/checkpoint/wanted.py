@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -12,8 +11,8 @@ from onecurve.checkpoint.format import DTYPES
 from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, Number, Stored
 from onecurve.checkpoint.region import Region, overlap, regions
 from onecurve.checkpoint.seal import DamagedError, digest
-from onecurve.checkpoint.snapshot import Value
-from onecurve.device.piece import Box, Piece, Slices
+from onecurve.checkpoint.store import Data
+from onecurve.device.piece import Box, Piece, Slices, Value
 
 States = dict[str, dict[str, Value]]
 """By parameter: what its optimizer kept of it."""
@@ -27,9 +26,8 @@ class Read:
     chunk: Chunk
     targets: list[tuple[Tensor, Region]]
 
-    def fill(self, file: BinaryIO, where: str) -> None:
-        file.seek(self.chunk.begin)
-        content = read_bytes(file, self.stored.nbytes(self.chunk), where)
+    def fill(self, data: Data, where: str) -> None:
+        content = data.read(self.chunk.begin, self.stored.nbytes(self.chunk))
         if digest(content) != self.chunk.hash:
             raise DamagedError(
                 f"{where}: damaged, the hash of the chunk at byte {self.chunk.begin} is not that written"
@@ -103,13 +101,10 @@ class Wanted:
             sought.states[key] = _value(number)
         for key, state in states.items():
             alike = state.shape == piece.shape
-            shape = tuple(piece.local.shape) if alike else state.shape
             boxes = piece.boxes if alike else (Box(everything(state.shape), everything(state.shape)),)
             tensor = sought.states.get(key)
             if not isinstance(tensor, Tensor):
-                _refuse_absurd(state, shape, piece)
-                tensor = torch.zeros(shape, dtype=DTYPES[state.dtype], device=piece.local.device)
-                sought.states[key] = tensor
+                tensor = sought.states[key] = _room(state, piece, alike)
             yield from _reads(state, tensor, regions(state, boxes))
 
 
@@ -147,22 +142,14 @@ def _value(number: Number) -> Value:
         raise DamagedError(f"a number {number.text[:40]!r} of kind {number.kind[:40]!r}") from None
 
 
-def _refuse_absurd(state: Stored, shape: tuple[int, ...], piece: Piece) -> None:
-    """A state of its own shape is whole in one manifest, or its size is a lie."""
-    if state.shape != piece.shape and sum(chunk.elements for chunk in state.chunks) != math.prod(shape):
+def _room(state: Stored, piece: Piece, alike: bool) -> Tensor:
+    """Laid out as the parameter is, since fused kernels walk through both side by side."""
+    if alike:
+        return torch.zeros_like(piece.local, dtype=DTYPES[state.dtype], requires_grad=False)
+    if sum(chunk.elements for chunk in state.chunks) != math.prod(state.shape):  # whole in one manifest, or a lie
         raise DamagedError(f"{piece.name}: its optimizer's state of shape {state.shape} is not all there")
+    return torch.zeros(state.shape, dtype=DTYPES[state.dtype], device=piece.local.device)
 
 
 def everything(shape: Sequence[int]) -> Slices:
     return tuple(slice(0, size) for size in shape)
-
-
-def read_bytes(file: BinaryIO, size: int, where: str) -> bytearray:
-    content = bytearray(size)
-    rest = memoryview(content)
-    while rest:
-        count = file.readinto(rest)  # type: ignore[attr-defined]
-        if not count:
-            raise DamagedError(f"{where}: ends too early")
-        rest = rest[count:]
-    return content

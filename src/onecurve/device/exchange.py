@@ -1,6 +1,7 @@
 """What ranks tell each other outside the engines' own collectives: sums of numbers, and short texts. No pickle."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -59,7 +60,7 @@ def first_text(group: Group, text: str) -> str:
     speaker = int(first)
     if speaker == group.size():
         return ""
-    mine = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    mine = torch.frombuffer(bytearray(text.encode("utf-8", "replace") or b" "), dtype=torch.uint8)
     size = torch.tensor([mine.numel()])
     dist.broadcast(size, group=group, group_src=speaker)
     row = mine if group.rank() == speaker else torch.zeros(int(size), dtype=torch.uint8)
@@ -68,10 +69,10 @@ def first_text(group: Group, text: str) -> str:
 
 
 def host_group() -> Group:
-    """A group of all ranks for a thread of its own, on the host; every rank must call it."""
+    """A group of all ranks for a thread of its own, on the host, that may wait long; every rank must call it."""
     if not dist.is_initialized():
         return None
-    group = dist.new_group(backend="gloo")
+    group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
     assert isinstance(group, dist.ProcessGroup)
     return group
 

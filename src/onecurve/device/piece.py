@@ -16,6 +16,8 @@ TENSOR = "tensor"
 REPLICATE = "replicate"
 
 Slices = tuple[slice, ...]
+Value = Tensor | bool | int | float
+"""What an optimizer keeps of a parameter."""
 
 
 @dataclass(frozen=True)

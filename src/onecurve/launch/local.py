@@ -18,7 +18,7 @@ from onecurve.launch.failure import first_failure
 from onecurve.launch.rendezvous import LoopbackRendezvous
 
 _LOOPBACK_DEVICE = "lo"
-_SECONDS_TO_FINISH = 60
+_SECONDS_TO_FINISH = 600  # a large model takes its time to be saved; a second Ctrl-C does not wait
 
 
 def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:

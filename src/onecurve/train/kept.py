@@ -70,8 +70,8 @@ class KeptTrainer:
         self._part.reduce(name)
         update = self.updates[name]
         lr = update.set_rate(self._job.rate(self.step, self._steps))
-        wishes = torch.tensor([False, self.save_requested()]).to(self._totals)
-        sums = torch.cat([self._totals, squares(update.pieces).view(1).to(self._totals), wishes])
+        wishes = [torch.full_like(self._totals[:1], wish) for wish in (False, self.save_requested())]
+        sums = torch.cat([self._totals, squares(update.pieces).view(1).to(self._totals), *wishes])
         add_over(self._part.group, sums)
         nominal = float(self._job.global_batch)
         report = Report(self.step, lr, (self.step + 1) * self._job.global_batch, 1.0, nominal, sums)

@@ -52,8 +52,9 @@ class Trainer:
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
-        wishes = torch.tensor([self.stop_requested(), self.save_requested()], dtype=torch.float64)
-        sums = torch.cat([totals, squares(part.trained).view(1).to(totals), wishes.to(totals)])
+        # Filled where they are needed: copied there from the host they would make it wait for the device.
+        wishes = [torch.full_like(totals[:1], wish) for wish in (self.stop_requested(), self.save_requested())]
+        sums = torch.cat([totals, squares(part.trained).view(1).to(totals), *wishes])
         add_over(part.group, sums)
         report = Report(step, lr, (step + 1) * job.global_batch, self._loss_scale.value, nominal, sums)
         part.undo_statistics(self.update.apply(report, job.clip))

@@ -9,12 +9,10 @@ from torch import Tensor
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.exchange import Group, add_over
-from onecurve.device.piece import Piece
+from onecurve.device.piece import Piece, Value
 from onecurve.job.layerwise import LayerWise
 from onecurve.job.optimizer import OptimizerFactory, refuse_if_whole_needed
 from onecurve.train.outcome import Report, factor, not_finite
-
-Value = Tensor | bool | int | float
 
 
 class Update:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.local import LocalStore
-from onecurve.checkpoint.manifest import Standing
+from onecurve.checkpoint.manifest import Root, Standing
 from onecurve.checkpoint.remote import RemoteStore
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import News, Saver
@@ -24,24 +24,31 @@ from onecurve.device.piece import Piece
 from onecurve.device.world import World
 from onecurve.job.save import Save
 from onecurve.verbs.fingerprint import refuse_changed
-from onecurve.verbs.folder import CHECKPOINTS
+from onecurve.verbs.folder import CHECKPOINTS, Claim
 
 
 @dataclass(frozen=True)
 class Resumed:
     """What a run goes on from."""
 
-    standing: Standing
+    root: Root
     states: States
     text: str
 
+    @property
+    def standing(self) -> Standing:
+        return self.root.standing
+
 
 def store_at(where: str) -> Store:
+    where = where.removeprefix("file://")
     return RemoteStore(where) if "://" in where else LocalStore(Path(where))
 
 
-def place_of(save: Save, out: Path) -> str:
-    return str(out / CHECKPOINTS) if save.to is None else save.to
+def claim_for(out: Path, save: Save | None) -> Claim:
+    """On the folders of this host that a run writes into; who shares a place elsewhere is not seen."""
+    to = save.to if save is not None else None
+    return Claim(out, *([Path(to.removeprefix("file://"))] if to is not None and "://" not in to else []))
 
 
 class Checkpoints:
@@ -49,41 +56,50 @@ class Checkpoints:
 
     def __init__(self, save: Save, out: Path, world: World, device: Device, plan: Plan, job: Mapping[str, str]) -> None:
         self._save, self._world, self._plan, self._job = save, world, plan, dict(job)
-        self._store = store_at(place_of(save, out))
+        self._store = store_at(save.to or str(out / CHECKPOINTS))
         self._group = host_group()
         retention = Retention(save.last, save.keep_every, save.best)
         self._saver = Saver(self._store, self._group, device, plan, self._job, retention)
         self._last = time.monotonic()
         self._told: list[News] = []
-        self.saved_step = -1
-        """Of the newest that was begun."""
+        self.begun_step = -1
+        """Of the newest save, which may be under way."""
 
     def begin_anew(self) -> None:
         """Remove what is there."""
         if self._world.rank == 0:
-            for name in self._store.names():
-                self._store.retire(name)
-            self._store.clear()
+            try:
+                for name in self._store.names():
+                    self._store.retire(name)
+                self._store.clear()
+            except OSError as error:
+                raise OnecurveError(
+                    f"{self._store.where}: cannot be emptied ({error.strerror or error}); give another place"
+                ) from None
 
     def resume(self, pieces: Callable[[], Sequence[Piece]]) -> Resumed | None:
         """Fill the pieces from the newest that all ranks can read and verify."""
         names = json.loads(first_text(self._group, json.dumps(self._names()) if self._world.rank == 0 else ""))
         failures: list[str] = []
         for name in reversed(names):
-            failure, found = "", None
+            trouble = damage = ""
+            found = None
             try:
-                checkpoint = Checkpoint(self._store, name)
-                refuse_changed(checkpoint.root.job, self._job, checkpoint.where)
-                found = checkpoint.root.standing, checkpoint.load(pieces(), self._plan.mesh, self._world.rank)
-            except (DamagedError, OSError) as error:
-                failure = str(error) or type(error).__name__
-            failure = first_text(self._group, failure)
-            if not failure and found is not None:
+                found = self._read(name, pieces())
+            except DamagedError as error:
+                damage = str(error)
+            except OSError as error:
+                trouble = f"{error.filename or name}: {error.strerror or error}"
+            trouble = first_text(self._group, trouble)
+            if trouble:  # not to be passed over: what lies past the next save is removed
+                raise OnecurveError(f"{self._store.where}: cannot be read now ({trouble}); start again when it can")
+            damage = first_text(self._group, damage)
+            if not damage and found is not None:
                 self._saver.damaged = names[names.index(name) + 1 :]
                 self._told += [News("warning", each) for each in failures]
-                self.saved_step = found[0].step
-                return Resumed(*found, f"from step {found[0].step}, {self._store.where}/{name}")
-            failures.append(f"checkpoint passed over: {failure}")
+                self.begun_step = self._saver.saved_step = found.standing.step
+                return found
+            failures.append(f"checkpoint passed over: {damage}")
         if names:
             raise OnecurveError(
                 f"{self._store.where}: none of its {len(names)} checkpoints can be read ({failures[0]}); bring one "
@@ -91,24 +107,30 @@ class Checkpoints:
             )
         return None
 
+    def _read(self, name: str, pieces: Sequence[Piece]) -> Resumed:
+        checkpoint = Checkpoint(self._store, name)
+        refuse_changed(checkpoint.root.job, self._job, checkpoint.where)
+        states = checkpoint.load(pieces, self._plan.mesh, self._world.rank)
+        text = f"from step {checkpoint.root.standing.step}, {checkpoint.where}"
+        return Resumed(checkpoint.root, states, text)
+
     def due(self, step: int) -> bool:
         """By the count of steps, so that all ranks know; see `overdue` for minutes."""
-        return self._save.every is not None and step % self._save.every == 0
+        return any(every is not None and step % every == 0 for every in (self._save.every, self._save.keep_every))
 
     def overdue(self) -> bool:
         """By the clock of the first rank, which tells the others with the next step."""
         waited = time.monotonic() - self._last
         return self._world.rank == 0 and self._save.every is None and waited > self._save.minutes * 60
 
-    def save(self, pieces: Sequence[Piece], kept: Kept, standing: Standing) -> None:
-        """Once per step; what cannot be saved at all is told as any failure is."""
-        if standing.step == self.saved_step:
-            return
-        self._last, self.saved_step = time.monotonic(), standing.step
-        try:
-            self._saver.save(pieces, kept, standing)
-        except OnecurveError as error:
-            self._told.append(News("warning", f"step {standing.step} was not saved: {error}"))
+    def save(self, pieces: Callable[[], Sequence[Piece]], kept: Kept, standing: Standing) -> None:
+        """Once per step, and once more where that failed."""
+        if standing.step == self.begun_step:
+            self._saver.wait()
+            if self._saver.saved_step == standing.step:
+                return
+        self._last, self.begun_step = time.monotonic(), standing.step
+        self._saver.save(pieces(), kept, standing)
 
     def news(self) -> list[News]:
         told, self._told = [*self._told, *self._saver.news()], []
@@ -116,6 +138,9 @@ class Checkpoints:
 
     def wait(self) -> None:
         self._saver.wait()
+
+    def close(self) -> None:
+        self._saver.close()
 
     def _names(self) -> list[str]:
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from onecurve.apply.blueprint import draw
-from onecurve.checkpoint.export import Lazy, model_of, write_changed, write_many, write_one
+from onecurve.checkpoint.export import INDEX, Lazy, model_of, write_changed, write_many, write_one
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.store import Store
@@ -17,7 +17,7 @@ from onecurve.describe.summary import ExportSummary
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.verbs.checkpoints import store_at
-from onecurve.verbs.folder import CHECKPOINTS, CONFIGURATION, ORIGIN, Origin, origin_of
+from onecurve.verbs.folder import CHECKPOINTS, CONFIGURATION, Origin, origin_of
 from onecurve.verbs.prepare import Run
 from onecurve.verbs.quantization import Int8
 
@@ -26,18 +26,27 @@ _DEFAULT = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.
 
 
 def export(
-    run: str | Path, to: Format = "safetensors", *, out: str | Path | None = None, best: bool = False
+    run: str | Path,
+    to: Format = "safetensors",
+    *,
+    out: str | Path | None = None,
+    best: bool = False,
+    script: str | Path | None = None,
 ) -> ExportSummary:
     """Write the model of a run's newest checkpoint: one safetensors file, a Hugging Face folder, or int8 weights.
 
-    `best`: of the best evaluation instead. `out` is in the run's folder by default.
+    `best`: of the best evaluation instead. `out` is in the run's folder by default. int8 needs the model, so the
+    `script`: a folder says which it was, but what a folder says is not run.
     """
     folder = Path(run)
     if to not in _DEFAULT:
         raise OnecurveError(f"export: to = {to!r} ({nearest(to, _DEFAULT)})")
     if not folder.is_dir():
         raise OnecurveError(f"{folder}: no such folder; give the folder of a run, for example runs/gpt")
-    origin = origin_of(folder) or Origin("", (), "")
+    origin = origin_of(folder) or Origin("", ())
+    if to == "int8" and script is None:
+        was = f" (it was {origin.script})" if origin.script else ""
+        raise OnecurveError(f"export: int8 needs the model: add --script with the script of the run{was}")
     checkpoint = _checkpoint(store_at(origin.checkpoints or str(folder / CHECKPOINTS)), best)
     path = Path(out) if out is not None else folder / _DEFAULT[to]
     tensors = model_of(checkpoint)
@@ -50,7 +59,8 @@ def export(
             write_one(tensors, path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            losses = _write_int8(tensors, origin, checkpoint, path)
+            assert script is not None
+            losses = _write_int8(tensors, load_job(Path(script), origin.arguments), checkpoint, path)
     except OSError as error:
         raise OnecurveError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from None
     files = path.glob("*.safetensors") if path.is_dir() else [path]
@@ -80,18 +90,18 @@ def _write_folder(tensors: dict[str, Lazy], configuration: Path, path: Path) -> 
             f"{configuration}: no config.json, so the model was not one of transformers'; use --to safetensors"
         )
     path.mkdir(parents=True, exist_ok=True)
+    for stale in (*path.glob("model*.safetensors"), path / INDEX):
+        stale.unlink(missing_ok=True)
     for file in configuration.iterdir():
-        shutil.copyfile(file, path / file.name)
+        if file.is_file() and not file.is_symlink():
+            shutil.copyfile(file, path / file.name)
     write_many(tensors, path)
 
 
 def _write_int8(
-    tensors: dict[str, Lazy], origin: Origin, checkpoint: Checkpoint, path: Path
+    tensors: dict[str, Lazy], job: Job, checkpoint: Checkpoint, path: Path
 ) -> tuple[float, float] | tuple[()]:
     """Returns the evaluation's loss before and after, where the job has data for it."""
-    if not origin.script:
-        raise OnecurveError(f"export: the run has no {ORIGIN}, which says of what script it is; int8 needs the model")
-    job = load_job(Path(origin.script), origin.arguments)
     write_changed(tensors, Int8(draw(job.model, job.seed).module).change, path)
     return _losses(job, checkpoint) if job.evaluate is not None else ()
 

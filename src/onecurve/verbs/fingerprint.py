@@ -28,7 +28,6 @@ def fingerprint(job: Job, model: nn.Module, data: Data) -> dict[str, str]:
         "clip": str(job.clip),
         "batch_norm": job.batch_norm,
         "seed": str(job.seed),
-        "weights": str(job.weights),
     }
 
 

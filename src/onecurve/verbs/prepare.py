@@ -6,6 +6,7 @@ with oc.prepare(job()) as run:
 """
 
 import math
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +25,8 @@ from onecurve.train.outcome import Report
 from onecurve.train.scale import LossScale
 from onecurve.train.update import Update
 from onecurve.verbs.assembly import assemble
-from onecurve.verbs.checkpoints import Resumed
+from onecurve.verbs.checkpoints import Resumed, claim_for
 from onecurve.verbs.data import Data, open_dataset
-from onecurve.verbs.folder import Claim
 from onecurve.verbs.kept import KeptRun, refuse_kept_backward
 from onecurve.verbs.ready import Ready
 
@@ -99,13 +99,16 @@ class Run(Ready):
         )
         if best is None or best.step < 0:
             return standing
-        return replace(standing, best_value=best.value, best_step=best.step + 1, waited=best.waited)
+        return replace(
+            standing, watched=_watched(best), best_value=best.value, best_step=best.step + 1, waited=best.waited
+        )
 
     def _take_state(self, resumed: Resumed) -> None:
         super()._take_state(resumed)
         standing = resumed.standing
-        self.trainer.loss_scale = LossScale(standing.loss_scale, standing.good_steps)
-        if self.best is not None and standing.best_value is not None:
+        if resumed.root.plan.precision == "fp16":  # of others there is no scale to go on with
+            self.trainer.loss_scale = LossScale(standing.loss_scale, standing.good_steps)
+        if self.best is not None and standing.best_value is not None and standing.watched == _watched(self.best):
             self.best.value, self.best.step = standing.best_value, standing.best_step - 1
             self.best.waited = standing.waited
 
@@ -146,7 +149,18 @@ def prepare(
     if backward not in ("step", "mine"):
         raise OnecurveError(f"prepare: backward = {backward!r} (known: 'step', 'mine')")
     leads = (World.from_environment() or World()).rank == 0
-    claim = Claim(Path(out)) if out is not None and leads else None
-    run = KeptRun(job, plan, out) if backward == "mine" else Run(job, plan, out)
+    claim = claim_for(Path(out), job.save) if out is not None and leads else None
+    try:
+        run = KeptRun(job, plan, out) if backward == "mine" else Run(job, plan, out)
+    except BaseException:
+        if claim is not None:
+            claim.release()
+        raise
     run.claim = claim
+    if run.warning and leads:
+        print(f"onecurve: {run.warning}", file=sys.stderr, flush=True)
     return run
+
+
+def _watched(best: Best) -> str:
+    return f"{best.evaluate.better} {best.evaluate.watch}"

@@ -24,6 +24,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.validity import validate
 from onecurve.device.cores import settle_on_cores
 from onecurve.device.device import here, loader_workers, local_device
+from onecurve.device.piece import Piece
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
@@ -88,16 +89,19 @@ class Ready(ABC):
         refuse_unsaveable(part.saved)
 
     def _open_checkpoints(self, out: str | Path | None, fresh: bool) -> Checkpoints | None:
+        self._fresh = fresh
         if out is None or self.job.save is None:
             return None
-        found = Checkpoints(self.job.save, Path(out), self.world, self.device, self.plan, self._identity)
-        if fresh:
-            found.begin_anew()
-        return found
+        return Checkpoints(self.job.save, Path(out), self.world, self.device, self.plan, self._identity)
 
     def _begin(self) -> None:
-        """From a checkpoint, from given weights, or from what the constructor drew."""
-        resumed = self._checkpoints.resume(lambda: self._held.saved) if self._checkpoints else None
+        """From a checkpoint, from given weights, or from what the constructor drew. Called when everything else is
+        known to be well: to begin anew removes what is there."""
+        resumed = None
+        if self._checkpoints is not None and self._fresh:
+            self._checkpoints.begin_anew()
+        elif self._checkpoints is not None:
+            resumed = self._checkpoints.resume(self._lasting)
         if resumed is not None:
             self._take_state(resumed)
             self._batches.start(resumed.standing.step, resumed.standing.position)
@@ -107,9 +111,15 @@ class Ready(ABC):
             self.warning = " ".join(filter(None, (self.warning, left_out)))
         self._held.refresh()
 
+    def _lasting(self) -> list[Piece]:
+        """The model's state_dict, and parameters that it leaves out (a frozen part may have been given once)."""
+        saved = self._held.saved
+        names = {piece.name for piece in saved}
+        return [*saved, *(piece for piece in self._held.parameters if piece.name not in names)]
+
     def fill(self, checkpoint: Checkpoint) -> None:
         """Take the model of a checkpoint, to look at it rather than to go on."""
-        checkpoint.load(self._held.saved, self.plan.mesh, self.world.rank)
+        checkpoint.load(self._lasting(), self.plan.mesh, self.world.rank)
         self._held.refresh()
 
     def _take_state(self, resumed: Resumed) -> None:
@@ -142,9 +152,11 @@ class Ready(ABC):
         if kind is None and self._checkpoints is not None:
             self._checkpoints.wait()
             self._tell_news()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        self.world.leave()
         if self.claim is not None:
             self.claim.release()
-        self.world.leave()
 
     def __iter__(self) -> Iterator[Batch]:
         """This rank's share of each step, once."""
@@ -162,7 +174,8 @@ class Ready(ABC):
     def _after(self, step: int) -> None:
         if self._checkpoints is None:
             return
-        asked = self._readable is not None and self._readable.outcome.save
+        report = self._readable  # on accelerators of the step before, which may have asked for a save already made
+        asked = report is not None and report.step >= self._checkpoints.begun_step and report.outcome.save
         if asked or self._wants_save or self._checkpoints.due(step):
             self.checkpoint(step)
         self._tell_news()
@@ -176,7 +189,7 @@ class Ready(ABC):
         self._wants_save = False
         self._held.settle()
         kept = {name: state for update in self._updates.values() for name, state in update.state().items()}
-        self._checkpoints.save(self._held.saved, kept, self._standing(step))
+        self._checkpoints.save(self._lasting, kept, self._standing(step))
         self._saving += time.perf_counter() - begin
 
     def finish(self, step: int) -> None:

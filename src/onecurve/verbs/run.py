@@ -19,7 +19,7 @@ from onecurve.device.world import World
 from onecurve.launch.local import launch
 from onecurve.launch.stop import Stop
 from onecurve.verbs.choice import as_text, ranks_for
-from onecurve.verbs.folder import SUMMARY, refuse_used
+from onecurve.verbs.folder import SUMMARY, refuse_foreign
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run(
     alone = World.from_environment() is None
     if alone:
         ranks = ranks_for(as_text(plan), ranks, here())
-        refuse_used(folder, fresh)
+        refuse_foreign(folder)
     if not alone or ranks == 1:
         from onecurve.verbs.training import train
 
@@ -74,5 +74,5 @@ def run(
         result = Path(scratch) / SUMMARY
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
         if not result.exists():
-            raise OnecurveError("interrupted before the ranks could finish a step and save; nothing was saved")
+            raise OnecurveError("interrupted before the ranks could end by themselves; what was saved before stays")
         return from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)

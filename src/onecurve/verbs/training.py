@@ -9,17 +9,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from onecurve.describe.convert import from_plain, to_json, to_plain, write_toml
+from onecurve.checkpoint.local import replace_whole
+from onecurve.describe.convert import from_json, from_plain, to_json, to_plain, to_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
 from onecurve.describe.summary import BestEvaluation, RunSummary
+from onecurve.device.exchange import barrier
 from onecurve.device.world import World
+from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
 from onecurve.report.tensorboard import TensorBoard
 from onecurve.train.outcome import Report
-from onecurve.verbs.checkpoints import place_of
+from onecurve.verbs.checkpoints import claim_for
 from onecurve.verbs.folder import (
     CONFIGURATION,
     ORIGIN,
@@ -31,7 +34,7 @@ from onecurve.verbs.folder import (
     Claim,
     Origin,
     make_room,
-    refuse_used,
+    refuse_foreign,
 )
 from onecurve.verbs.huggingface import keep_configuration
 from onecurve.verbs.kept import refuse_kept_backward
@@ -81,14 +84,16 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
     leader = (World.from_environment() or World()).rank == 0
     claim = None
     if leader:
-        refuse_used(out, request.fresh)
-        claim = Claim(out)
-        make_room(out, request.fresh)
-    with Run(job, request.plan, out, request.fresh) as run:
-        run.claim = claim
-        hopeless = run.best is not None and run.best.hopeless
-        if (run.first_step == run.steps or hopeless) and (out / SUMMARY).exists():
-            return _told_again(out, request.quiet) if leader else None
+        refuse_foreign(out)
+        claim = claim_for(out, job.save)
+    with _begun(job, request, out, claim) as run:
+        if leader and not run.resumed:
+            make_room(out, request.fresh)
+        barrier()
+        over = run.first_step == run.steps or (run.best is not None and run.best.hopeless)
+        told = _summary(out) if run.resumed and over else None
+        if told is not None:
+            return _tell_again(told, request.quiet) if leader else None
         if leader:
             _leave_origin(run, out, request)
         sinks = _sinks(run, out, request)
@@ -122,24 +127,45 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
             seconds=time.perf_counter() - begin,
             samples_per_second=tally.own_steps * job.global_batch / max(tally.training_seconds, 1e-9),
         )
-        write_toml(run.plan, out / PLAN)
-        (out / SUMMARY).write_text(to_json(summary) + "\n")
+        replace_whole(out / PLAN, [to_toml(run.plan).encode()])
+        replace_whole(out / SUMMARY, [to_json(summary).encode()])
         return summary
+
+
+def _begun(job: Job, request: RunRequest, out: Path, claim: Claim | None) -> Run:
+    try:
+        run = Run(job, request.plan, out, request.fresh)
+    except BaseException:
+        if claim is not None:
+            claim.release()
+        raise
+    run.claim = claim
+    return run
 
 
 def _leave_origin(run: Run, out: Path, request: RunRequest) -> None:
     """What an export will need to know."""
-    place = place_of(run.job.save, out) if run.job.save is not None else ""
+    to = run.job.save.to if run.job.save is not None else None
+    place = "" if to is None else to if "://" in to else str(Path(to).resolve())
     origin = Origin(str(Path(request.script).resolve()), request.arguments, place)
-    (out / ORIGIN).write_text(to_json(origin) + "\n")
+    replace_whole(out / ORIGIN, [to_json(origin).encode()])
     keep_configuration(run.model, run.job.weights, out / CONFIGURATION)
 
 
-def _told_again(out: Path, quiet: bool) -> RunSummary:
-    """The run ended before, by the same job: there is nothing left to do."""
+def _summary(out: Path) -> RunSummary | None:
+    """Of a run that ended before; None where it did not come to write one that can be read."""
+    try:
+        return from_json(RunSummary, (out / SUMMARY).read_bytes(), SUMMARY)
+    except (OSError, OnecurveError):
+        return None
+
+
+def _tell_again(summary: RunSummary, quiet: bool) -> RunSummary:
     if not quiet:
-        print(f"{out}: this run has ended already; add --fresh to train anew, or give another --out", flush=True)
-    return from_plain(RunSummary, json.loads((out / SUMMARY).read_text()), str(out / SUMMARY))
+        print(
+            f"{summary.out}: this run has ended already; add --fresh to train anew, or give another --out", flush=True
+        )
+    return summary
 
 
 def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
@@ -147,6 +173,8 @@ def _loop(run: Run, sinks: Sequence[Sink], stop: Callable[[], bool]) -> Tally:
     run.trainer.stop_requested = stop
     tally = Tally(run.first_step, run.last_loss)
     newest: Report | None = None
+    if run.best is not None and run.best.hopeless:  # it had stopped already
+        return tally
     for batch in run:
         # On accelerators a step is read when the next has been queued, so that the host never waits.
         before, newest = newest, run.step(batch)

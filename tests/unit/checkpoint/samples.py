@@ -51,12 +51,12 @@ def kept(held: list[Piece]) -> dict[str, dict[str, object]]:
 
 def save(store, mesh: Mesh, step: int = 8, seed: int = 1, token: str = TOKEN) -> str:
     name = name_of(step, token)
+    store.begin(name)
     for rank in range(mesh.size):
         held = pieces(mesh, rank, seed)
         snapshot = Snapshot(held, kept(held), local_device(0))
         snapshot.take(kept(held))
         manifest, parts = snapshot.file(token, rank)
-        store.begin(name)
         if manifest.size:
             store.write(name, data_file(rank), parts)
         store.write(name, manifest_file(rank), [seal(manifest)])

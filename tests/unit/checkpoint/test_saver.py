@@ -4,6 +4,7 @@ import errno
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import samples
 import torch
@@ -82,26 +83,38 @@ def test_old_ones_go_when_a_new_one_exists(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
+class Convolution(nn.Module):
+    """Laid out in memory otherwise than in rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.turned = nn.Parameter(torch.randn(3, 5).t())
+
+
+def begin(kind: type[torch.optim.Optimizer], model: type[nn.Module], seed: int) -> Update:
+    torch.manual_seed(seed)
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {"fused": True} if kind is torch.optim.AdamW else {}
+    pieces = [samples.piece_of(name, p, True) for name, p in model().named_parameters()]
+    return Update(lambda named: kind([p for _, p in named], lr=0.1, **options), pieces, None, local_device(0), Plan())
+
+
+def step(update: Update, number: int) -> None:
+    torch.manual_seed(number)
+    for piece in update.pieces:
+        piece.local.grad = torch.randn_like(piece.local)
+    update.optimizer.step()
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
+
+
+@pytest.mark.parametrize("model", [two_layers, Convolution])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.NAdam, torch.optim.Adafactor])
-def test_optimizers_go_on_as_if_nothing_had_been(kind, tmp_path: Path) -> None:
+def test_optimizers_go_on_as_if_nothing_had_been(kind, model, tmp_path: Path) -> None:
     """States of all shapes: like the parameter, of one element, of none of both (Adafactor)."""
-
-    def begin(seed: int) -> Update:
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2))
-        options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
-        pieces = [samples.piece_of(name, p, True) for name, p in model.named_parameters()]
-        return Update(
-            lambda named: kind([p for _, p in named], lr=0.1, **options), pieces, None, local_device(0), Plan()
-        )
-
-    def step(update: Update, number: int) -> None:
-        torch.manual_seed(number)
-        for piece in update.pieces:
-            piece.local.grad = torch.randn_like(piece.local)
-        update.optimizer.step()
-
-    first, second = begin(0), begin(1)
+    first, second = begin(kind, model, 0), begin(kind, model, 1)
     for number in range(3):
         step(first, number)
     store = LocalStore(tmp_path)
@@ -114,6 +127,39 @@ def test_optimizers_go_on_as_if_nothing_had_been(kind, tmp_path: Path) -> None:
     step(second, 3)
     for a, b in zip(first.pieces, second.pieces, strict=True):
         assert torch.equal(a.local, b.local)
+
+
+def test_memory_that_an_optimizer_puts_in_place_is_seen(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    held = samples.pieces(Mesh(), 0, seed=1)
+    work = saver(store)
+    for number in (1, 2):
+        for piece in held:
+            piece.local.data = samples.value(piece.name, number)
+        work.save(held, samples.kept(held), Standing(number, number))
+        work.wait()
+    samples.load(store, store.names()[0], Mesh(), seed=1)
+    samples.load(store, store.names()[1], Mesh(), seed=2)
+
+
+def test_what_fails_before_the_copy_is_made_is_told_as_well(tmp_path: Path, monkeypatch) -> None:
+    held = samples.pieces(Mesh(), 0, seed=1)
+    work = saver(LocalStore(tmp_path))
+
+    def fail(*_: object) -> None:
+        raise MemoryError("cannot pin memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("onecurve.checkpoint.saver.Snapshot.take", fail)
+        work.save(held, samples.kept(held), Standing(1, 1))
+        work.wait()
+    work.save(held, {held[0].name: {"key": [1, 2]}}, Standing(2, 2))
+    work.wait()
+    work.save(held, {held[0].name: {"rate": np.float64(0.5)}}, Standing(3, 3))
+    work.wait()
+    assert [news.event for news in work.news()] == ["warning", "warning", "saved"]
+    _, states = samples.read(LocalStore(tmp_path), LocalStore(tmp_path).names()[-1], Mesh())
+    assert states[held[0].name]["rate"] == 0.5
 
 
 def test_an_export_is_read_by_others(tmp_path: Path, monkeypatch) -> None:

@@ -1,9 +1,12 @@
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from onecurve.describe.errors import OnecurveError
-from onecurve.verbs.folder import RECORDS, Claim, make_room, refuse_used
+from onecurve.verbs.folder import RECORDS, WEIGHTS, Claim, make_room, refuse_foreign
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -12,7 +15,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         Claim(tmp_path / "a")
     first.release()
     Claim(tmp_path / "a").release()
-    refuse_used(tmp_path / "a", fresh=False)  # what a claim leaves is not a stranger's
+    refuse_foreign(tmp_path / "a")  # what a claim leaves is not a stranger's
 
 
 def test_only_what_a_run_wrote_is_removed(tmp_path: Path) -> None:
@@ -20,7 +23,31 @@ def test_only_what_a_run_wrote_is_removed(tmp_path: Path) -> None:
     (tmp_path / RECORDS / "rank-0.jsonl").touch()
     (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
     (tmp_path / "notes.txt").touch()
+    refuse_foreign(tmp_path)
     make_room(tmp_path, fresh=False)
-    assert (tmp_path / "checkpoints" / "step-1").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "notes.txt"]
+    (tmp_path / WEIGHTS).touch()
+    with pytest.raises(OnecurveError, match="holds a run already"):
+        make_room(tmp_path, fresh=False)
     make_room(tmp_path, fresh=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert not (tmp_path / WEIGHTS).exists()
+
+
+def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(OnecurveError, match="not a run's folder"):
+        refuse_foreign(tmp_path)
+
+
+def test_a_claim_ends_though_loader_processes_live_on(tmp_path: Path) -> None:
+    claim = Claim(tmp_path)
+    child = os.fork()
+    if not child:
+        time.sleep(30)
+        os._exit(0)
+    try:
+        claim.release()
+        Claim(tmp_path).release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
