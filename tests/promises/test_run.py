@@ -141,6 +141,7 @@ def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return onecurve("--nproc-per-node", "2", *arguments, cwd=cwd, module="torch.distributed.run")
 
 
+@pytest.mark.slow
 def test_under_torchrun_it_is_one_of_the_ranks(tmp_path) -> None:
     done = torchrun("-m", "onecurve", "run", SMALL, "epochs=1", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -188,6 +189,7 @@ def test_dropout_does_not_differ_along_tensor(tmp_path, fault) -> None:
     assert (one == other) is not bool(fault)
 
 
+@pytest.mark.slow
 def test_in_fp16_all_ranks_keep_one_scale(tmp_path) -> None:
     done = onecurve("run", SMALL, "nan=5", "epochs=1", "--plan", "shard2 mb4 fp16", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

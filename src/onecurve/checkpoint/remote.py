@@ -104,7 +104,9 @@ class RemoteData:
         if begin + size > self.size:
             raise DamagedError(f"{self._where}: ends too early")
         with _Asked(self._where):
-            content = bytearray(self._files.cat_file(self._path, begin, begin + size)) if size else bytearray()
+            content = (
+                bytearray(self._files.cat_file(self._path, start=begin, end=begin + size)) if size else bytearray()
+            )
         if len(content) != size:
             raise DamagedError(f"{self._where}: {len(content)} bytes came, {size} were asked for")
         return content
