@@ -72,8 +72,9 @@ def refuse_foreign(folder: Path) -> None:
     """What is not a run's is never written into."""
     if folder.exists() and not folder.is_dir():
         raise OnecurveError(f"{folder}: is a file; give another --out")
-    names = {entry.name for entry in folder.iterdir()} - {LOCK} if folder.is_dir() else set()
-    if names and not names & {RECORDS, ORIGIN, CHECKPOINTS}:
+    empty = not folder.is_dir() or all(entry.name == LOCK for entry in folder.iterdir())
+    marks = ((folder / RECORDS).glob("rank-*.jsonl"), folder.glob(ORIGIN), (folder / CHECKPOINTS).glob("step-*"))
+    if not empty and not any(any(each) for each in marks):
         raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")
 
 

@@ -35,6 +35,7 @@ def test_only_what_a_run_wrote_is_removed(tmp_path: Path) -> None:
 
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
+    (tmp_path / RECORDS).mkdir()  # a name that others use as well
     with pytest.raises(OnecurveError, match="not a run's folder"):
         refuse_foreign(tmp_path)
 

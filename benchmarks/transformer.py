@@ -1,0 +1,174 @@
+"""A published run as the predictor takes it: the shape of a transformer as a profile, its software as an engine."""
+
+import math
+from dataclasses import dataclass
+
+from onecurve.describe.catalogue import hosts_of
+from onecurve.describe.cluster import Hosts, Link
+from onecurve.describe.engine import Engine
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan, split_evenly
+from onecurve.describe.profile import Collective, Load, Module, Profile, Work
+
+_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Software:
+    """Facts about a framework as it was when the measurement was made; `efficiency` is the one fitted number."""
+
+    fused_attention: bool
+    sequence: bool
+    """Whether activations between blocks are cut along the sequence over `tensor`."""
+    engine: Engine
+
+
+MEGATRON_DEEPSPEED = Software(False, False, Engine(1.0, 2, 2, overlaps=False, optimizer_bytes=34))
+MEGATRON = Software(True, True, Engine(1.0, 4, 2, overlaps=True, optimizer_bytes=34))
+COMPOSER = Software(True, False, Engine(1.0, 2, 2, optimizer_bytes=28))
+TORCHTITAN = Software(True, True, Engine(1.0, 4, 2, optimizer_bytes=28))
+JAX = Software(True, False, Engine(1.0, 2, 2))
+OTHER = Software(True, False, Engine(1.0, 4, 2))
+
+
+def software(source: str) -> tuple[str, Software]:
+    """By the source's name."""
+    known = (
+        ("vTrain", "megatron-deepspeed", MEGATRON_DEEPSPEED),
+        ("bigscience", "megatron-deepspeed", MEGATRON_DEEPSPEED),
+        ("mosaicml", "composer", COMPOSER),
+        ("torchtitan", "torchtitan", TORCHTITAN),
+        ("JAX", "jax", JAX),
+        ("Korthikanti", "megatron", Software(False, True, MEGATRON.engine)),
+        ("Megatron", "megatron", MEGATRON),
+        ("NeMo", "megatron", MEGATRON),
+    )
+    return next(((name, made) for word, name, made in known if word in source), ("other", OTHER))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row."""
+
+    row: dict[str, str]
+
+    def number(self, name: str, default: float = 0.0) -> float:
+        text = self.row.get(name) or ""
+        return float(text) if text else default
+
+    @property
+    def source(self) -> str:
+        return self.row["source"]
+
+    @property
+    def measured(self) -> float:
+        return self.number("step_time_s")
+
+    @property
+    def dense(self) -> bool:
+        return self.row["precision"] in ("bf16", "fp16") and not self.row["moe_experts"]
+
+    def hosts(self) -> Hosts:
+        name = self.row["gpu"]
+        low_power = name.endswith("500W")
+        found = hosts_of("H100-80GB-SXM" if low_power else name, 1)
+        network = found.network
+        if "1600 Gbps" in self.row["notes"]:
+            network = Link(network.latency, 25e9)
+        device = found.device
+        if low_power:  # clocks fall with the power that a part may draw: 500 of 700 W, (500/700)^(1/2)
+            from dataclasses import replace
+
+            device = replace(device, flops={k: v * 0.845 for k, v in device.flops.items()})
+        count = max(1, int(self.number("gpus")) // found.devices)
+        return Hosts(device, count, found.devices, 0, found.inside, network)
+
+    def plan(self) -> Plan:
+        tp, pp, dp = (int(self.number(name, 1)) for name in ("tp", "pp", "dp"))
+        sharded = self.row["sharding"] in ("zero3", "zero2")
+        shard = int(self.number("shard_group") or dp) if sharded else 1
+        virtual = int(self.number("vpp", 1))
+        micro = max(1, int(self.number("micro_batch", 1)))
+        rounds = max(1, math.ceil(self.number("global_batch") / (dp * micro)))
+        layers = int(self.number("layers"))
+        recompute = self.row["recompute"]
+        return Plan(
+            Mesh(pipeline=pp, replicate=dp // shard, shard=shard, tensor=tp),
+            micro,
+            rounds,
+            precision=self.row["precision"],  # type: ignore[arg-type]
+            sharding="zero2" if self.row["sharding"] == "zero2" else "zero3",
+            reduce="round",
+            recompute="full" if recompute == "full" else "selective" if "selective" in recompute else "none",
+            schedule="interleaved" if virtual > 1 else "1f1b",
+            stages=split_evenly(layers, pp * virtual) if pp > 1 else (),
+        )
+
+    def profile(self, made: Software) -> Profile:
+        return Shape(self, made).profile()
+
+
+class Shape:
+    """What one tensor rank computes of a decoder-only transformer, for one micro-batch."""
+
+    def __init__(self, run: Run, made: Software) -> None:
+        number = run.number
+        self.made = made
+        self.tensor = int(number("tp", 1))
+        self.layers = int(number("layers"))
+        self.width, self.ffn, self.vocabulary = number("hidden"), number("ffn_hidden"), number("vocab")
+        self.ups = 2 if number("gated_ffn") else 1
+        self.heads = number("heads")
+        self.values = (number("kv_heads") or self.heads) / self.heads * self.width
+        self.length = number("seq_len")
+        self.samples = max(1.0, number("micro_batch", 1))
+        self.tokens = self.samples * self.length / max(1.0, number("cp", 1))
+        self.given = self.tokens * self.width * _BYTES
+
+    def profile(self) -> Profile:
+        cut = self.tensor
+        parameters = int(
+            (2 * self.width**2 + 2 * self.values * self.width + (self.ups + 1) * self.width * self.ffn) / cut
+        )
+        block = Module(("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), 0, int(self.given))
+        words = int(self.vocabulary * self.width / cut)
+        outside = Module((), words, words, 0, 0, self._outside(), 0, 0)
+        return Profile(int(self.samples), (block,), outside, 0, 2)
+
+    def _block(self) -> Work:
+        products = [
+            (self.tokens, (self.width + 2 * self.values) / self.tensor, self.width),
+            (self.tokens, self.width, self.width / self.tensor),
+            (self.tokens, self.ups * self.ffn / self.tensor, self.width),
+            (self.tokens, self.width, self.ffn / self.tensor),
+        ]
+        flops = sum(2 * m * n * k for m, n, k in products)
+        moved = sum(_BYTES * (m * k + k * n + m * n) for m, n, k in products)
+        scores = self.tokens * self.length * self.heads / self.tensor
+        attention = 4 * self.tokens * self.length * self.width / self.tensor
+        stream = self.given / (self.tensor if self.made.sequence else 1)
+        inner = self.tokens * self.ffn * self.ups * _BYTES / self.tensor
+        # Two norms, two residual sums with dropout; the activation function.
+        between = 12 * stream + 2 * inner
+        forward_flops = {"matrix": flops, "attention": attention}
+        backward_flops = {"matrix": 2 * flops, "attention": 2.5 * attention}
+        seen = back = 0.0
+        if not self.made.fused_attention:  # scores are written and read: scaled, masked, softmax, dropped
+            forward_flops, backward_flops = {"matrix": flops + attention}, {"matrix": 2 * (flops + attention)}
+            seen, back = 7 * scores * _BYTES, 9 * scores * _BYTES
+        sent = int(self.given)
+        return Work(
+            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), 30),
+            Load({k: int(v) for k, v in backward_flops.items()}, int(2 * moved + 1.7 * between + back), 60),
+            tuple(Collective("all_reduce", sent, when) for when in ("forward", "backward") for _ in range(2)),
+        )
+
+    def _outside(self) -> Work:
+        columns = self.vocabulary / self.tensor
+        flops = 2 * self.tokens * columns * self.width
+        logits = self.tokens * columns
+        moved = _BYTES * (self.tokens * self.width + columns * self.width + logits)
+        return Work(
+            Load({"matrix": int(flops)}, int(moved + 14 * logits + 4 * self.given), 20),
+            Load({"matrix": int(2 * flops)}, int(2 * moved + 10 * logits + 4 * self.given), 30),
+        )

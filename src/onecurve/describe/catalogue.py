@@ -1,0 +1,37 @@
+"""Devices by name, for clusters that one does not have yet."""
+
+import tomllib
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from onecurve.describe.cluster import DeviceSpec, Hosts, Link
+from onecurve.describe.convert import nearest
+from onecurve.describe.errors import OnecurveError
+
+_INSIDE, _BETWEEN = 3e-6, 8e-6
+"""Seconds before the first byte: NVLink-class links, and a network with remote memory access."""
+
+
+def hosts_of(name: str, count: int, devices: int | None = None) -> Hosts:
+    """So many hosts of a device in the catalogue; a name may be short where only one device begins with it."""
+    entry = _entry(name)
+    full, known = entry
+    spec = DeviceSpec(full, "cuda", known["memory"], known["bandwidth"], known["flops"], known["matrix"])
+    inside, network = Link(_INSIDE, known["link"]), Link(_BETWEEN, known["network"])
+    return Hosts(spec, count, devices or known["per_host"], 0, inside, network)
+
+
+def _entry(name: str) -> tuple[str, dict[str, Any]]:
+    known = _catalogue()
+    if name in known:
+        return name, known[name]
+    begins = [each for each in known if each.lower().startswith(name.lower())]
+    if not begins:
+        raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, known)})")
+    return begins[-1], known[begins[-1]]  # of several the one with the most memory
+
+
+@cache
+def _catalogue() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(files("onecurve.describe").joinpath("devices.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,19 @@
+"""What the software that runs a plan does, as far as the plan does not say."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Engine:
+    """onecurve's own by default. Published measurements are of other software, which is described by the same words."""
+
+    efficiency: float = 1.0
+    """How fast it is beside the others, all else being said. The only number that belongs to one software."""
+    gradient_bytes: float = 4
+    """Per element, when gradients are summed over copies."""
+    gathered_bytes: float = 4
+    """Per element, when sharded parameters are gathered."""
+    overlaps: bool = True
+    """Whether gradients are summed while backward goes on."""
+    optimizer_bytes: float = 28
+    """Moved per element by the update: Adam in fp32 reads weight, gradient and two moments, and writes three."""

@@ -1,0 +1,152 @@
+"""A plan's step, term by term: computing, recomputing, what is sent along each axis, the bubble, the update.
+
+Pipeline: m rounds through p stages take m + (p − 1)/v rounds' time, with v stages per rank (Narayanan et al. 2021,
+arXiv:2104.04473, for 1f1b and interleaving); zero-bubble leaves about a third of the bubble (Qi et al. 2023,
+arXiv:2401.10241). Sharding: gathers forward and backward, a reduce-scatter (Rajbhandari et al. 2020, arXiv:1910.02054).
+"""
+
+from dataclasses import dataclass
+
+from onecurve.describe.cluster import Hosts
+from onecurve.describe.engine import Engine
+from onecurve.describe.estimate import Estimate
+from onecurve.describe.plan import Plan
+from onecurve.describe.profile import Load, Module, Profile, When
+from onecurve.predict import compute
+from onecurve.predict.collective import Place, place, span
+from onecurve.predict.constants import Constants
+
+_BUBBLE = {"1f1b": 1.0, "gpipe": 1.0, "interleaved": 1.0, "zero-bubble": 1 / 3}
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of one module for one round."""
+
+    forward: float
+    backward: float
+    again: float
+    """Forward once more, where it is recomputed."""
+    tensor: float
+    """Sent along the tensor axis."""
+    shard: float
+    """Sent along the shard axis, as far as computing does not hide it."""
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward + self.again + self.tensor + self.shard
+
+
+class Predictor:
+    """For one engine on hosts that are alike."""
+
+    def __init__(self, hosts: Hosts, engine: Engine | None = None, constants: Constants | None = None) -> None:
+        self._hosts, self._engine, self._constants = hosts, engine or Engine(), constants or Constants()
+
+    def seconds(self, profile: Profile, plan: Plan) -> dict[str, float]:
+        """`profile`: of the plan's micro-batch, cut along its tensor axis, with its collectives."""
+        blocks = [(self.times(block, plan, recomputed=True), block.count) for block in profile.blocks]
+        outside = self.times(profile.outside, plan, recomputed=False)
+        stages, rounds = plan.stage_count, plan.rounds
+        per_rank = stages // plan.mesh.pipeline
+        total = sum(count for _, count in blocks)
+        share = _largest_share(total, plan) / total if total else 0.0  # of the fullest rank
+        busiest = {name: share * sum(getattr(t, name) * n for t, n in blocks) for name in _TERMS}
+        found = {name: rounds * (busiest[name] + getattr(outside, name)) for name in _TERMS}
+        found["pipeline"] = rounds * self._crossing(profile, plan, per_rank)
+        found["bubble"] = self._bubble(sum(busiest.values()), found["pipeline"] / rounds, plan, per_rank)
+        found["data"] = self._data(profile, plan, found["backward"] / rounds)
+        found["update"] = self._update(profile, plan)
+        found["other"] = self._constants.step + rounds * self._constants.round
+        return {name: value / self._engine.efficiency for name, value in found.items()}
+
+    def times(self, module: Module, plan: Plan, recomputed: bool) -> Times:
+        work = module.work
+        forward, backward = self._compute(work.forward, plan), self._compute(work.backward, plan)
+        again = self._again(work.forward, plan) if recomputed else 0.0
+        tensor = self._place(plan, "tensor")
+        sent = {
+            when: sum(tensor.seconds(c.kind, c.size) for c in work.collectives if c.when == when) for when in _WHENS
+        }
+        repeated = sent["forward"] if recomputed and plan.recompute == "full" else 0.0
+        shard = self._sharded(module, plan, forward + sent["forward"], backward + again + sent["backward"] + repeated)
+        return Times(forward, backward, again, sent["forward"] + sent["backward"] + repeated, shard)
+
+    def _compute(self, load: Load, plan: Plan) -> float:
+        return compute.seconds(load, self._hosts.device, plan.precision, self._constants)
+
+    def _again(self, load: Load, plan: Plan) -> float:
+        """Nothing, all, or all but matrix products."""
+        if plan.recompute == "none":
+            return 0.0
+        if plan.recompute == "full":
+            return self._compute(load, plan)
+        light = Load({k: v for k, v in load.flops.items() if k == "attention"}, load.moved, load.operations)
+        return self._compute(light, plan)
+
+    def _sharded(self, module: Module, plan: Plan, forward: float, backward: float) -> float:
+        """What of gathering and scattering a block's parameters stands in the way: what takes longer than the computing
+        beside it, and what it slows that down by."""
+        if plan.mesh.shard == 1:
+            return 0.0
+        axis = self._place(plan, "shard")
+        gather = axis.seconds("all_gather", module.parameters * self._engine.gathered_bytes)
+        scatter = axis.seconds("reduce_scatter", module.trained * self._engine.gradient_bytes)
+        before = gather if plan.sharding == "zero3" else gather / plan.rounds
+        behind = (gather if plan.sharding == "zero3" else 0.0) + (
+            scatter if plan.reduce == "round" or plan.rounds == 1 else scatter / plan.rounds
+        )
+        return self._exposed(before, forward) + self._exposed(behind, backward)
+
+    def _exposed(self, sent: float, computed: float) -> float:
+        return max(0.0, sent - computed) + self._constants.slowdown * min(sent, computed)
+
+    def _crossing(self, profile: Profile, plan: Plan, per_rank: int) -> float:
+        """Activations and their gradients between stages, one round."""
+        if plan.mesh.pipeline == 1:
+            return 0.0
+        given = max((block.given for block in profile.blocks), default=0)
+        axis = self._place(plan, "pipeline")
+        link = axis.network if axis.neighbours == 1 else axis.inside
+        return 2 * per_rank * (link.latency + given / link.bandwidth)
+
+    def _bubble(self, busiest: float, crossing: float, plan: Plan, per_rank: int) -> float:
+        idle = (plan.mesh.pipeline - 1) / per_rank
+        return _BUBBLE[plan.schedule] * idle * (busiest + crossing)
+
+    def _data(self, profile: Profile, plan: Plan, backward: float) -> float:
+        """Gradients summed over copies, once a step."""
+        if plan.mesh.replicate == 1:
+            return 0.0
+        elements = self._held(profile, plan) / plan.mesh.shard
+        sent = self._place(plan, "replicate").seconds("all_reduce", elements * self._engine.gradient_bytes)
+        return self._exposed(sent, backward) if self._engine.overlaps else sent
+
+    def _update(self, profile: Profile, plan: Plan) -> float:
+        elements = self._held(profile, plan) / plan.mesh.shard
+        device = self._hosts.device
+        return elements * self._engine.optimizer_bytes / (device.bandwidth * self._constants.memory)
+
+    def _held(self, profile: Profile, plan: Plan) -> float:
+        """Trained elements of the fullest rank, shards put together."""
+        total = sum(block.count for block in profile.blocks)
+        share = _largest_share(total, plan) / total if total else 1.0
+        return share * sum(block.trained * block.count for block in profile.blocks) + profile.outside.trained
+
+    def _place(self, plan: Plan, axis: str) -> Place:
+        return place(plan.mesh, axis, self._hosts, self._constants.inside, self._constants.network)
+
+
+_TERMS = ("forward", "backward", "again", "tensor", "shard")
+_WHENS: tuple[When, ...] = ("forward", "backward")
+
+
+def _largest_share(blocks: int, plan: Plan) -> int:
+    """Blocks of the fullest rank."""
+    ranks = plan.mesh.pipeline
+    if plan.stages:
+        return max(sum(plan.stages[rank::ranks]) for rank in range(ranks))
+    return -(-blocks // ranks)
+
+
+__all__ = ["Estimate", "Predictor", "span"]
