@@ -1,7 +1,7 @@
 """A published run as the predictor takes it: the shape of a transformer as a profile, its software as an engine."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onecurve.describe.catalogue import hosts_of
 from onecurve.describe.cluster import Hosts, Link
@@ -77,8 +77,6 @@ class Run:
             network = Link(network.latency, 25e9)
         device = found.device
         if low_power:  # clocks fall with the power that a part may draw: 500 of 700 W, (500/700)^(1/2)
-            from dataclasses import replace
-
             device = replace(device, flops={k: v * 0.845 for k, v in device.flops.items()})
         count = max(1, int(self.number("gpus")) // found.devices)
         return Hosts(device, count, found.devices, 0, found.inside, network)
@@ -158,8 +156,13 @@ class Shape:
             seen, back = 7 * scores * _BYTES, 9 * scores * _BYTES
         sent = int(self.given)
         return Work(
-            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), 30),
-            Load({k: int(v) for k, v in backward_flops.items()}, int(2 * moved + 1.7 * between + back), 60),
+            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), int(moved), 30),
+            Load(
+                {k: int(v) for k, v in backward_flops.items()},
+                int(2 * moved + 1.7 * between + back),
+                int(2 * moved),
+                60,
+            ),
             tuple(Collective("all_reduce", sent, when) for when in ("forward", "backward") for _ in range(2)),
         )
 
@@ -169,6 +172,6 @@ class Shape:
         logits = self.tokens * columns
         moved = _BYTES * (self.tokens * self.width + columns * self.width + logits)
         return Work(
-            Load({"matrix": int(flops)}, int(moved + 14 * logits + 4 * self.given), 20),
-            Load({"matrix": int(2 * flops)}, int(2 * moved + 10 * logits + 4 * self.given), 30),
+            Load({"matrix": int(flops)}, int(moved + 14 * logits + 4 * self.given), 0, 20),
+            Load({"matrix": int(2 * flops)}, int(2 * moved + 10 * logits + 4 * self.given), 0, 30),
         )

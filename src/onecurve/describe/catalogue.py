@@ -17,7 +17,9 @@ def hosts_of(name: str, count: int, devices: int | None = None) -> Hosts:
     """So many hosts of a device in the catalogue; a name may be short where only one device begins with it."""
     entry = _entry(name)
     full, known = entry
-    spec = DeviceSpec(full, "cuda", known["memory"], known["bandwidth"], known["flops"], known["matrix"])
+    spec = DeviceSpec(
+        full, "cuda", known["memory"], known["bandwidth"], known["flops"], known["matrix"], known["attention"]
+    )
     inside, network = Link(_INSIDE, known["link"]), Link(_BETWEEN, known["network"])
     return Hosts(spec, count, devices or known["per_host"], 0, inside, network)
 

@@ -20,19 +20,30 @@ class Collective:
 
 
 @dataclass(frozen=True)
+class Load:
+    """What one rank computes."""
+
+    flops: Mapping[FlopKind, int] = field(default_factory=dict)
+    """Two for each product that is added up; attention is counted in full, also where a mask leaves out half."""
+    moved: int = 0
+    """Bytes that operations read and write."""
+    operands: int = 0
+    """Those of them that go into matrix products and come out."""
+    operations: int = 0
+    """How many there are: each takes the host some time to start."""
+
+
+@dataclass(frozen=True)
 class Work:
     """What one rank does for one micro-batch, forward and backward."""
 
-    forward: Mapping[FlopKind, int] = field(default_factory=dict)
-    """FLOPs: two for each product that is added up; attention is counted in full, also where a mask leaves out half."""
-    backward: Mapping[FlopKind, int] = field(default_factory=dict)
-    moved: int = 0
-    """Bytes that operations read and write."""
+    forward: Load = field(default_factory=Load)
+    backward: Load = field(default_factory=Load)
     collectives: tuple[Collective, ...] = ()
 
     @property
     def flops(self) -> int:
-        return sum(self.forward.values()) + sum(self.backward.values())
+        return sum(self.forward.flops.values()) + sum(self.backward.flops.values())
 
 
 @dataclass(frozen=True)
@@ -90,4 +101,4 @@ class Profile:
         return sum(each.work.flops * each.count for each in self.modules)
 
     def forward_flops(self, kind: FlopKind) -> int:
-        return sum(each.work.forward.get(kind, 0) * each.count for each in self.modules)
+        return sum(each.work.forward.flops.get(kind, 0) * each.count for each in self.modules)

@@ -60,8 +60,8 @@ def here() -> Cluster:
         accelerator = torch.accelerator.current_accelerator()
         assert accelerator is not None
         total = torch.get_device_module(accelerator.type).get_device_properties(0).total_memory
-        return Cluster(accelerator.type, torch.accelerator.device_count(), total, cores)
-    return Cluster("cpu", cores, _host_memory(), cores)
+        return Cluster.of(accelerator.type, torch.accelerator.device_count(), total, cores)
+    return Cluster.of("cpu", cores, _host_memory(), cores)
 
 
 def loader_workers(cluster: Cluster, ranks: int) -> int:

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from onecurve.describe.profile import Collective, CollectiveKind, FlopKind, When, Work
+from onecurve.describe.profile import Collective, CollectiveKind, FlopKind, Load, When, Work
 
 _FUNCTIONAL = {
     "c10d::_allgather_base_": "all_gather",
@@ -31,14 +31,18 @@ class Count(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode = mode
         self._flops: dict[When, Counter[FlopKind]] = {"forward": Counter(), "backward": Counter()}
-        self._moved = 0
+        self._moved: Counter[When] = Counter()
+        self._operands: Counter[When] = Counter()
+        self._operations: Counter[When] = Counter()
         self.collectives: list[Collective] = []
         self.when: When = "forward"
 
     @property
     def work(self) -> Work:
-        forward, backward = dict(self._flops["forward"]), dict(self._flops["backward"])
-        return Work(forward, backward, self._moved, tuple(self.collectives))
+        return Work(self._load("forward"), self._load("backward"), tuple(self.collectives))
+
+    def _load(self, when: When) -> Load:
+        return Load(dict(self._flops[when]), self._moved[when], self._operands[when], self._operations[when])
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
@@ -57,7 +61,10 @@ class Count(TorchDispatchMode):
                 self._flops[self.when][kind] += flops
             if not operation.is_view:
                 tensors = {id(x): x.nbytes for x in pytree.tree_leaves((arguments, result)) if isinstance(x, Tensor)}
-                self._moved += sum(tensors.values())
+                self._moved[self.when] += sum(tensors.values())
+                if flops and kind == "matrix":
+                    self._operands[self.when] += sum(tensors.values())
+                self._operations[self.when] += 1
         return result
 
     def _is_ours(self, arguments: tuple[Any, ...]) -> bool:

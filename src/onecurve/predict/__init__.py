@@ -1,1 +1,5 @@
-"""Pure arithmetic: what a plan will take. So far: memory of the state (memory.py), collectives (collective.py)."""
+"""Pure arithmetic: profile + hosts + plan → estimate. No torch, no files, no state.
+
+Start with estimate.py, which adds up the terms; each of them is a file: compute, collective, memory. The few constants
+that no data sheet says are in constants.py, with what they mean.
+"""

@@ -1,28 +1,78 @@
-"""How long a collective takes: latency + volume, on a ring.
+"""How long a collective takes: latency + volume, on a ring; and where an axis of the mesh lies in the machines.
 
 Source: the ring algorithms in Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in
-MPICH" (2005, doi:10.1177/1094342005051521); an all-reduce is a reduce-scatter and an all-gather.
+MPICH" (2005, doi:10.1177/1094342005051521); an all-reduce is a reduce-scatter and an all-gather. Inside and between
+hosts at once, as NCCL's rings go: the slower of the two sets the pace.
 """
 
 from dataclasses import dataclass
 
+from onecurve.describe.cluster import Hosts, Link
+from onecurve.describe.mesh import AXES, Mesh
 from onecurve.describe.profile import Collective, CollectiveKind
 
 _PASSES: dict[CollectiveKind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often every byte goes round."""
 
 
-@dataclass(frozen=True)
-class Link:
-    """Between neighbours of an axis."""
-
-    latency: float = 5e-6
-    """Seconds before the first byte arrives."""
-    bandwidth: float = 100e9
-    """Bytes per second, each way."""
-
-
 def seconds(collective: Collective, ranks: int, link: Link) -> float:
     """(n − 1) messages of 1/n of the tensor, for each pass."""
     messages = _PASSES[collective.kind] * (ranks - 1)
     return messages * (link.latency + collective.size / ranks / link.bandwidth)
+
+
+@dataclass(frozen=True)
+class Place:
+    """How the ranks of one axis lie in the hosts."""
+
+    ranks: int
+    neighbours: int
+    """Of them in one host."""
+    inside: Link
+    network: Link
+
+    @property
+    def hosts(self) -> int:
+        return -(-self.ranks // self.neighbours)
+
+    def seconds(self, kind: CollectiveKind, size: float) -> float:
+        """Of a tensor of so many bytes. Between hosts each of the neighbours has its part of the network."""
+        if self.ranks == 1:
+            return 0.0
+        near = self._ring(size, self.neighbours, self.inside.bandwidth)
+        far = self._ring(size, self.hosts, self.network.bandwidth * self.neighbours)
+        messages = self.neighbours - 1, _doublings(self.hosts)
+        latency = messages[0] * self.inside.latency + messages[1] * self.network.latency
+        return _PASSES[kind] * (max(near, far) + latency)
+
+    def _ring(self, size: float, members: int, bandwidth: float) -> float:
+        return size * (members - 1) / members / bandwidth
+
+
+def _doublings(members: int) -> int:
+    """NCCL sends small messages between hosts along trees."""
+    return (members - 1).bit_length()
+
+
+def place(mesh: Mesh, axis: str, hosts: Hosts, inside: float = 1.0, network: float = 1.0) -> Place:
+    """Ranks are numbered with the last axis fastest, and hosts take them in that order. `inside`, `network`: what of
+    the links' bandwidth is reached."""
+    return span(mesh, (axis,), hosts, inside, network)
+
+
+def span(mesh: Mesh, axes: tuple[str, ...], hosts: Hosts, inside: float = 1.0, network: float = 1.0) -> Place:
+    """The same for several axes that lie side by side."""
+    last = max(AXES.index(axis) for axis in axes)
+    stride = 1
+    for axis in AXES[last + 1 :]:
+        stride *= getattr(mesh, axis)
+    ranks = 1
+    for axis in axes:
+        ranks *= getattr(mesh, axis)
+    neighbours = max(1, min(ranks, hosts.devices // stride))
+    return Place(
+        ranks,
+        neighbours,
+        Link(hosts.inside.latency, hosts.inside.bandwidth * inside),
+        Link(hosts.network.latency, hosts.network.bandwidth * network),
+    )

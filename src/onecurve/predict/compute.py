@@ -19,12 +19,14 @@ def seconds(load: Load, device: DeviceSpec, precision: str, constants: Constants
 
 def busy(load: Load, device: DeviceSpec, precision: str, constants: Constants) -> float:
     """What the device itself takes."""
-    return products(load, device, precision, constants) + load.moved / (device.bandwidth * constants.memory)
+    moved = load.moved + (constants.reread - 1) * load.operands
+    return products(load, device, precision, constants) + moved / (device.bandwidth * constants.memory)
 
 
 def products(load: Load, device: DeviceSpec, precision: str, constants: Constants) -> float:
     peak = device.peak(precision)
     dense = sum(count for kind, count in load.flops.items() if kind != "attention")
-    return dense / (peak * device.matrix * constants.matrix) + load.flops.get("attention", 0) / (
-        peak * constants.attention
+    attention = load.flops.get("attention", 0)
+    return dense / (peak * device.matrix * constants.matrix) + attention / (
+        peak * device.attention * constants.attention
     )

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 class Constants:
     matrix: float = 0.90
     """What the products of a model reach of what large products alone reach."""
-    attention: float = 0.40
-    """What fused attention reaches of the peak."""
-    memory: float = 0.75
+    attention: float = 0.93
+    """What the attention of a model reaches of what fused attention alone reaches."""
+    memory: float = 0.90
     """What operations reach of the memory's bandwidth."""
+    reread: float = 3.0
+    """How often a product reads its operands and writes its result: it works in tiles, and small ones wait for them."""
     launch: float = 6e-6
     """Seconds that the host takes to start one operation."""
     inside: float = 0.6

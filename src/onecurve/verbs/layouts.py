@@ -14,6 +14,7 @@ from torch.distributed.tensor import Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from onecurve.apply.tensor import TensorAxis
+from onecurve.describe.cluster import Link
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 from onecurve.describe.plan import Plan
@@ -22,7 +23,7 @@ from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks, passed_over
 from onecurve.measure.call import Call, alike_once, observe
 from onecurve.measure.layouts import LayoutSearch, pattern
-from onecurve.predict.collective import Link, seconds
+from onecurve.predict.collective import seconds
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import Data
 from onecurve.verbs.tracing import blocks_of, traceable

@@ -13,7 +13,7 @@ from onecurve.describe.mesh import AXES, Mesh
 from onecurve.describe.plan import Plan, default_plan, split_evenly
 from onecurve.describe.validity import validate
 
-HOST = Cluster("cpu", 2, 8 << 30, 2)
+HOST = Cluster.of("cpu", 2, 8 << 30, 2)
 
 meshes = st.builds(Mesh, **{axis: st.integers(1, 4) for axis in AXES})
 
@@ -157,7 +157,7 @@ def test_stages_must_fit_the_schedule(plan: Plan, says: str | None) -> None:
 
 def test_more_ranks_than_accelerators_are_refused() -> None:
     with pytest.raises(OnecurveError, match="needs 4 devices, here are 2 of kind cuda"):
-        validate(Plan.parse("replicate4 mb8"), 32, Cluster("cuda", 2, 1 << 34, 8))
+        validate(Plan.parse("replicate4 mb8"), 32, Cluster.of("cuda", 2, 1 << 34, 8))
 
 
 def test_default_plan_splits_an_odd_batch() -> None:

@@ -1,7 +1,8 @@
 import pytest
 
+from onecurve.describe.cluster import Link
 from onecurve.describe.profile import Collective
-from onecurve.predict.collective import Link, seconds
+from onecurve.predict.collective import seconds
 
 LINK = Link(latency=1e-6, bandwidth=1e9)
 

@@ -24,16 +24,16 @@ def test_by_hand(plan: str, expected: int) -> None:
 
 
 def test_what_fits_passes() -> None:
-    refuse_if_too_large(4 * GIB, Plan.parse("replicate2 mb8"), Cluster("cpu", 2, 8 * GIB, 2))
+    refuse_if_too_large(4 * GIB, Plan.parse("replicate2 mb8"), Cluster.of("cpu", 2, 8 * GIB, 2))
 
 
 @pytest.mark.parametrize(
     ("needed", "plan", "cluster", "says"),
     [
-        (5 * GIB, "replicate2 mb8", Cluster("cpu", 2, 8 * GIB, 2), "5.0 GiB per rank.*4.0 GiB for each of 2.*'shard'"),
-        (9 * GIB, "mb8", Cluster("cpu", 2, 8 * GIB, 2), "one copy takes 9.0 GiB"),
-        (30 * GIB, "replicate8 mb8", Cluster("cuda", 8, 24 * GIB, 64), "for example shard2"),
-        (300 * GIB, "mb8", Cluster("cuda", 8, 24 * GIB, 64), "one copy takes 300.0 GiB"),
+        (5 * GIB, "replicate2 mb8", Cluster.of("cpu", 2, 8 * GIB, 2), "5.0 GiB per rank.*4.0 GiB for each of 2"),
+        (9 * GIB, "mb8", Cluster.of("cpu", 2, 8 * GIB, 2), "one copy takes 9.0 GiB"),
+        (30 * GIB, "replicate8 mb8", Cluster.of("cuda", 8, 24 * GIB, 64), "for example shard2"),
+        (300 * GIB, "mb8", Cluster.of("cuda", 8, 24 * GIB, 64), "one copy takes 300.0 GiB"),
     ],
 )  # fmt: skip
 def test_what_does_not_says_by_how_much_and_the_mend(needed: int, plan: str, cluster: Cluster, says: str) -> None:
