@@ -22,12 +22,17 @@ class Software:
     """Whether activations between blocks are cut along the sequence over `tensor`."""
     engine: Engine
 
+    @property
+    def engine_alike(self) -> Engine:
+        """As if it were as fast as the others."""
+        return replace(self.engine, efficiency=1.0)
+
 
 MEGATRON_DEEPSPEED = Software(False, False, Engine(1.0, 2, 2, overlaps=False, optimizer_bytes=34))
-MEGATRON = Software(True, True, Engine(1.0, 4, 2, overlaps=True, optimizer_bytes=34))
-COMPOSER = Software(True, False, Engine(1.0, 2, 2, optimizer_bytes=28))
-TORCHTITAN = Software(True, True, Engine(1.0, 4, 2, optimizer_bytes=28))
-JAX = Software(True, False, Engine(1.0, 2, 2))
+MEGATRON = Software(True, True, Engine(1.28, 4, 2, overlaps=True, optimizer_bytes=34))
+COMPOSER = Software(True, False, Engine(0.898, 2, 2, optimizer_bytes=28))
+TORCHTITAN = Software(True, True, Engine(0.95, 4, 2, optimizer_bytes=28))
+JAX = Software(True, False, Engine(1.15, 2, 2))
 OTHER = Software(True, False, Engine(1.0, 4, 2))
 
 
@@ -75,6 +80,8 @@ class Run:
         network = found.network
         if "1600 Gbps" in self.row["notes"]:
             network = Link(network.latency, 25e9)
+        if "Jean Zay" in self.row["notes"] or "bigscience" in self.source:  # four Omni-Path links of 100 Gbit/s a host
+            network = Link(network.latency, 6.25e9)
         device = found.device
         if low_power:  # clocks fall with the power that a part may draw: 500 of 700 W, (500/700)^(1/2)
             device = replace(device, flops={k: v * 0.845 for k, v in device.flops.items()})
@@ -146,23 +153,18 @@ class Shape:
         attention = 4 * self.tokens * self.length * self.width / self.tensor
         stream = self.given / (self.tensor if self.made.sequence else 1)
         inner = self.tokens * self.ffn * self.ups * _BYTES / self.tensor
-        # Two norms, two residual sums with dropout; the activation function.
-        between = 12 * stream + 2 * inner
+        # Two norms, two residual sums with dropout, copies of heads; the activation function.
+        between = 14 * stream + 2 * inner
         forward_flops = {"matrix": flops, "attention": attention}
         backward_flops = {"matrix": 2 * flops, "attention": 2.5 * attention}
         seen = back = 0.0
         if not self.made.fused_attention:  # scores are written and read: scaled, masked, softmax, dropped
             forward_flops, backward_flops = {"matrix": flops + attention}, {"matrix": 2 * (flops + attention)}
-            seen, back = 7 * scores * _BYTES, 9 * scores * _BYTES
+            seen, back = 6 * scores * _BYTES, 18 * scores * _BYTES
         sent = int(self.given)
         return Work(
-            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), int(moved), 30),
-            Load(
-                {k: int(v) for k, v in backward_flops.items()},
-                int(2 * moved + 1.7 * between + back),
-                int(2 * moved),
-                60,
-            ),
+            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), 26),
+            Load({k: int(v) for k, v in backward_flops.items()}, int(2 * moved + 1.7 * between + back), 124),
             tuple(Collective("all_reduce", sent, when) for when in ("forward", "backward") for _ in range(2)),
         )
 
@@ -172,6 +174,6 @@ class Shape:
         logits = self.tokens * columns
         moved = _BYTES * (self.tokens * self.width + columns * self.width + logits)
         return Work(
-            Load({"matrix": int(flops)}, int(moved + 14 * logits + 4 * self.given), 0, 20),
-            Load({"matrix": int(2 * flops)}, int(2 * moved + 10 * logits + 4 * self.given), 0, 30),
+            Load({"matrix": int(flops)}, int(moved + 30 * logits + 4 * self.given), 20),
+            Load({"matrix": int(2 * flops)}, int(2 * moved + 21 * logits + 4 * self.given), 30),
         )

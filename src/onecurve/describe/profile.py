@@ -27,8 +27,6 @@ class Load:
     """Two for each product that is added up; attention is counted in full, also where a mask leaves out half."""
     moved: int = 0
     """Bytes that operations read and write."""
-    operands: int = 0
-    """Those of them that go into matrix products and come out."""
     operations: int = 0
     """How many there are: each takes the host some time to start."""
 

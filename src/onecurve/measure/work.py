@@ -32,7 +32,6 @@ class Count(TorchDispatchMode):
         self._mode = mode
         self._flops: dict[When, Counter[FlopKind]] = {"forward": Counter(), "backward": Counter()}
         self._moved: Counter[When] = Counter()
-        self._operands: Counter[When] = Counter()
         self._operations: Counter[When] = Counter()
         self.collectives: list[Collective] = []
         self.when: When = "forward"
@@ -42,7 +41,7 @@ class Count(TorchDispatchMode):
         return Work(self._load("forward"), self._load("backward"), tuple(self.collectives))
 
     def _load(self, when: When) -> Load:
-        return Load(dict(self._flops[when]), self._moved[when], self._operands[when], self._operations[when])
+        return Load(dict(self._flops[when]), self._moved[when], self._operations[when])
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
@@ -62,8 +61,6 @@ class Count(TorchDispatchMode):
             if not operation.is_view:
                 tensors = {id(x): x.nbytes for x in pytree.tree_leaves((arguments, result)) if isinstance(x, Tensor)}
                 self._moved[self.when] += sum(tensors.values())
-                if flops and kind == "matrix":
-                    self._operands[self.when] += sum(tensors.values())
                 self._operations[self.when] += 1
         return result
 

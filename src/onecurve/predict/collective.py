@@ -37,7 +37,7 @@ class Place:
 
     def seconds(self, kind: CollectiveKind, size: float) -> float:
         """Of a tensor of so many bytes. Between hosts each of the neighbours has its part of the network."""
-        if self.ranks == 1:
+        if self.ranks == 1 or not size:
             return 0.0
         near = self._ring(size, self.neighbours, self.inside.bandwidth)
         far = self._ring(size, self.hosts, self.network.bandwidth * self.neighbours)
@@ -57,22 +57,13 @@ def _doublings(members: int) -> int:
 def place(mesh: Mesh, axis: str, hosts: Hosts, inside: float = 1.0, network: float = 1.0) -> Place:
     """Ranks are numbered with the last axis fastest, and hosts take them in that order. `inside`, `network`: what of
     the links' bandwidth is reached."""
-    return span(mesh, (axis,), hosts, inside, network)
-
-
-def span(mesh: Mesh, axes: tuple[str, ...], hosts: Hosts, inside: float = 1.0, network: float = 1.0) -> Place:
-    """The same for several axes that lie side by side."""
-    last = max(AXES.index(axis) for axis in axes)
     stride = 1
-    for axis in AXES[last + 1 :]:
-        stride *= getattr(mesh, axis)
-    ranks = 1
-    for axis in axes:
-        ranks *= getattr(mesh, axis)
-    neighbours = max(1, min(ranks, hosts.devices // stride))
+    for other in AXES[AXES.index(axis) + 1 :]:
+        stride *= getattr(mesh, other)
+    ranks = getattr(mesh, axis)
     return Place(
         ranks,
-        neighbours,
+        max(1, min(ranks, hosts.devices // stride)),
         Link(hosts.inside.latency, hosts.inside.bandwidth * inside),
         Link(hosts.network.latency, hosts.network.bandwidth * network),
     )

@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Constants:
-    matrix: float = 0.90
+    matrix: float = 1.0
     """What the products of a model reach of what large products alone reach."""
-    attention: float = 0.93
+    attention: float = 0.99
     """What the attention of a model reaches of what fused attention alone reaches."""
-    memory: float = 0.90
+    memory: float = 0.865
     """What operations reach of the memory's bandwidth."""
-    reread: float = 3.0
-    """How often a product reads its operands and writes its result: it works in tiles, and small ones wait for them."""
-    launch: float = 6e-6
+    launch: float = 17.2e-6
     """Seconds that the host takes to start one operation."""
-    inside: float = 0.6
+    exchange: float = 2.4
+    """How many operations' time it takes the host to start a collective."""
+    inside: float = 0.775
     """What collectives reach of the links inside a host."""
-    network: float = 0.75
+    network: float = 0.349
     """What they reach of the network."""
-    slowdown: float = 0.1
-    """Computing takes so much longer while something is sent beside it: both use the same cores and memory."""
-    step: float = 5e-3
+    slowdown: float = 0.433
+    """How much of what is sent beside computing is felt all the same: both use the same cores and memory."""
+    step: float = 1.3e-3
     """Seconds of a step that belong to nothing else: reading outcomes, the loop itself."""
-    round: float = 1e-3
+    round: float = 3.1e-3
     """The same of a round."""

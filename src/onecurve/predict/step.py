@@ -9,14 +9,28 @@ from dataclasses import dataclass
 
 from onecurve.describe.cluster import Hosts
 from onecurve.describe.engine import Engine
-from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Load, Module, Profile, When
+from onecurve.describe.profile import Load, Module, Profile, When, Work
 from onecurve.predict import compute
-from onecurve.predict.collective import Place, place, span
+from onecurve.predict.collective import Place, place
 from onecurve.predict.constants import Constants
 
 _BUBBLE = {"1f1b": 1.0, "gpipe": 1.0, "interleaved": 1.0, "zero-bubble": 1 / 3}
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One module forward or backward, for one round."""
+
+    computed: float
+    sent: float
+    """Along the tensor axis, in the way."""
+    host: float
+    """What it takes the host to start all that, as far as it is longer: then the host sets the pace."""
+
+    @property
+    def total(self) -> float:
+        return self.computed + self.sent + self.host
 
 
 @dataclass(frozen=True)
@@ -28,13 +42,9 @@ class Times:
     again: float
     """Forward once more, where it is recomputed."""
     tensor: float
-    """Sent along the tensor axis."""
+    host: float
     shard: float
     """Sent along the shard axis, as far as computing does not hide it."""
-
-    @property
-    def total(self) -> float:
-        return self.forward + self.backward + self.again + self.tensor + self.shard
 
 
 class Predictor:
@@ -61,28 +71,36 @@ class Predictor:
         return {name: value / self._engine.efficiency for name, value in found.items()}
 
     def times(self, module: Module, plan: Plan, recomputed: bool) -> Times:
-        work = module.work
-        forward, backward = self._compute(work.forward, plan), self._compute(work.backward, plan)
-        again = self._again(work.forward, plan) if recomputed else 0.0
-        tensor = self._place(plan, "tensor")
-        sent = {
-            when: sum(tensor.seconds(c.kind, c.size) for c in work.collectives if c.when == when) for when in _WHENS
-        }
-        repeated = sent["forward"] if recomputed and plan.recompute == "full" else 0.0
-        shard = self._sharded(module, plan, forward + sent["forward"], backward + again + sent["backward"] + repeated)
-        return Times(forward, backward, again, sent["forward"] + sent["backward"] + repeated, shard)
+        forward = self._pass(module.work, "forward", module.work.forward, plan)
+        backward = self._pass(module.work, "backward", module.work.backward, plan)
+        again = self._again(module.work, plan) if recomputed else Pass(0.0, 0.0, 0.0)
+        passes = (forward, backward, again)
+        return Times(
+            forward.computed,
+            backward.computed,
+            again.computed,
+            sum(each.sent for each in passes),
+            sum(each.host for each in passes),
+            self._sharded(module, plan, forward.total, backward.total + again.total),
+        )
 
-    def _compute(self, load: Load, plan: Plan) -> float:
-        return compute.seconds(load, self._hosts.device, plan.precision, self._constants)
+    def _pass(self, work: Work, when: When, load: Load, plan: Plan) -> Pass:
+        axis = self._place(plan, "tensor")
+        exchanges = [each for each in work.collectives if each.when == when] if axis.ranks > 1 else []
+        computed = compute.seconds(load, self._hosts.device, plan.precision, self._constants)
+        sent = sum(axis.seconds(each.kind, each.size) for each in exchanges)
+        started = load.operations + self._constants.exchange * len(exchanges)
+        return Pass(computed, sent, max(0.0, started * self._constants.launch - computed - sent))
 
-    def _again(self, load: Load, plan: Plan) -> float:
-        """Nothing, all, or all but matrix products."""
+    def _again(self, work: Work, plan: Plan) -> Pass:
+        """Nothing, all of forward, or all but its matrix products."""
         if plan.recompute == "none":
-            return 0.0
+            return Pass(0.0, 0.0, 0.0)
         if plan.recompute == "full":
-            return self._compute(load, plan)
-        light = Load({k: v for k, v in load.flops.items() if k == "attention"}, load.moved, load.operations)
-        return self._compute(light, plan)
+            return self._pass(work, "forward", work.forward, plan)
+        attention = work.forward.flops.get("attention", 0)
+        light = Load({"attention": attention}, work.forward.moved, work.forward.operations)
+        return self._pass(Work(), "forward", light, plan)
 
     def _sharded(self, module: Module, plan: Plan, forward: float, backward: float) -> float:
         """What of gathering and scattering a block's parameters stands in the way: what takes longer than the computing
@@ -137,8 +155,7 @@ class Predictor:
         return place(plan.mesh, axis, self._hosts, self._constants.inside, self._constants.network)
 
 
-_TERMS = ("forward", "backward", "again", "tensor", "shard")
-_WHENS: tuple[When, ...] = ("forward", "backward")
+_TERMS = ("forward", "backward", "again", "tensor", "host", "shard")
 
 
 def _largest_share(blocks: int, plan: Plan) -> int:
@@ -147,6 +164,3 @@ def _largest_share(blocks: int, plan: Plan) -> int:
     if plan.stages:
         return max(sum(plan.stages[rank::ranks]) for rank in range(ranks))
     return -(-blocks // ranks)
-
-
-__all__ = ["Estimate", "Predictor", "span"]

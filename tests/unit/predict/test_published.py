@@ -1,0 +1,31 @@
+"""The predictor against what others measured; benchmarks/published_runs.py prints it in full."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def found():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        import published_runs
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+    return published_runs.judge(published_runs.read(published_runs.DATA))
+
+
+def test_dense_runs_are_told_within_ten_percent(found) -> None:
+    assert found["overall"]["n"] == 1336
+    assert found["overall"]["mape"] <= 10
+    assert found["not_seen"]["mape"] <= 10
+    assert found["without_framework_factors"]["mape"] <= 10
+
+
+def test_no_large_source_is_off_by_more_than_fifteen(found) -> None:
+    large = {name: each["mape"] for name, each in found["by_source"].items() if each["n"] >= 10}
+    assert len(large) == 4
+    assert max(large.values()) <= 15

@@ -1,0 +1,113 @@
+"""Each term against a number worked by hand."""
+
+import pytest
+
+from onecurve.describe.catalogue import hosts_of
+from onecurve.describe.cluster import DeviceSpec, Hosts, Link
+from onecurve.describe.engine import Engine
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan
+from onecurve.describe.profile import Collective, Load, Module, Profile, Work
+from onecurve.predict import compute
+from onecurve.predict.collective import place
+from onecurve.predict.constants import Constants
+from onecurve.predict.step import Predictor
+
+DEVICE = DeviceSpec("d", "cuda", 10**9, bandwidth=1e9, flops={"fp32": 1e12}, matrix=0.5, attention=0.25)
+HOSTS = Hosts(DEVICE, 4, 8, 0, inside=Link(1e-6, 100e9), network=Link(10e-6, 10e9))
+PLAIN = Constants(
+    matrix=1, attention=1, memory=1, launch=0, exchange=0, inside=1, network=1, slowdown=0, step=0, round=0
+)
+LOAD = Load({"matrix": 10**9}, 10**6, 10)
+
+
+def module(names: int, load: Load = LOAD, collectives: tuple[Collective, ...] = (), parameters: int = 0) -> Module:
+    work = Work(load, load, collectives)
+    return Module(("b",) * names, parameters, parameters, 0, 0, work, 0, given=10**6)
+
+
+def profile(blocks: int, **more: object) -> Profile:
+    return Profile(1, (module(blocks, **more),), module(0, Load()), 0, 2)
+
+
+def test_products_attention_and_bytes_add_up() -> None:
+    load = Load({"matrix": 10**9, "attention": 10**9}, moved=10**6)
+    # 1e9 at half of 1e12, 1e9 at a quarter, 1e6 bytes at 1e9 a second
+    assert compute.seconds(load, DEVICE, "fp32", PLAIN) == pytest.approx(2e-3 + 4e-3 + 1e-3)
+
+
+def test_where_an_axis_lies() -> None:
+    mesh = Mesh(pipeline=2, replicate=2, shard=2, tensor=4)
+    found = {axis: place(mesh, axis, HOSTS) for axis in ("tensor", "shard", "replicate", "pipeline")}
+    assert {axis: (each.neighbours, each.hosts) for axis, each in found.items()} == {
+        "tensor": (4, 1),
+        "shard": (2, 1),
+        "replicate": (1, 2),
+        "pipeline": (1, 2),
+    }
+
+
+def test_a_gather_within_and_between_hosts() -> None:
+    inside = place(Mesh(shard=8), "shard", HOSTS)
+    assert inside.seconds("all_gather", 8e9) == pytest.approx(7e9 / 100e9 + 7e-6)
+    # 32 ranks in 4 hosts: three quarters come from elsewhere, through 8 parts of the network; two doublings of hosts
+    across = place(Mesh(shard=32), "shard", HOSTS)
+    assert across.seconds("all_gather", 8e9) == pytest.approx(6e9 / 80e9 + 7e-6 + 20e-6)
+    assert across.seconds("all_reduce", 8e9) == pytest.approx(2 * (6e9 / 80e9 + 27e-6))
+
+
+def test_the_host_sets_the_pace_of_short_operations() -> None:
+    slow = Constants(**{**vars(PLAIN), "launch": 1e-3})
+    found = Predictor(HOSTS, constants=slow).seconds(profile(4), Plan())
+    # A block takes 3 ms forward, its ten operations 10 ms to be started; backward alike; four blocks.
+    assert found["forward"] == pytest.approx(4 * 3e-3)
+    assert found["host"] == pytest.approx(2 * 4 * 7e-3)
+
+
+def test_a_pipeline_waits_for_its_stages() -> None:
+    plan = Plan(Mesh(pipeline=4), 1, rounds=8)
+    found = Predictor(Hosts(DEVICE, 4, 1, 0, Link(), Link(0, 1e9)), constants=PLAIN).seconds(profile(8), plan)
+    # Two blocks a stage, 12 ms and 1 ms each way for what crosses: eight rounds, and three more to fill and empty it.
+    assert found["forward"] + found["backward"] == pytest.approx(8 * 12e-3)
+    assert found["pipeline"] == pytest.approx(8 * 2e-3)
+    assert found["bubble"] == pytest.approx(3 * 14e-3)
+
+
+def test_full_recomputation_is_a_forward_more_with_what_it_sends() -> None:
+    sent = (Collective("all_reduce", 10**8, "forward"), Collective("all_reduce", 10**8, "backward"))
+    cut = profile(1, collectives=sent)
+    plans = [Plan(Mesh(tensor=8), recompute=each) for each in ("none", "full", "selective")]
+    none, full, light = (Predictor(HOSTS, constants=PLAIN).seconds(cut, plan) for plan in plans)
+    one = 2 * (7e8 / 8 / 100e9 + 7e-6)
+    assert none["tensor"] == pytest.approx(2 * one)
+    assert full["tensor"] == pytest.approx(3 * one)
+    assert (none["again"], full["again"]) == (0, pytest.approx(3e-3))
+    assert light["again"] == pytest.approx(1e-3)  # its bytes, not its products
+
+
+def test_sharding_is_felt_where_it_takes_longer_than_computing() -> None:
+    held = profile(1, parameters=10**8)
+    engine = Engine(gathered_bytes=4, gradient_bytes=4)
+    gather = 4e8 * 7 / 8 / 100e9 + 7e-6
+    found = Predictor(HOSTS, engine, PLAIN).seconds(held, Plan(Mesh(shard=8)))
+    assert found["shard"] == pytest.approx((gather - 3e-3) + (2 * gather - 3e-3))
+    felt = Constants(**{**vars(PLAIN), "slowdown": 0.5})
+    assert Predictor(HOSTS, engine, felt).seconds(held, Plan(Mesh(shard=8)))["shard"] == pytest.approx(
+        (gather - 3e-3) + (2 * gather - 3e-3) + 0.5 * 6e-3
+    )
+
+
+def test_gradients_are_summed_over_copies_once_a_step() -> None:
+    held = profile(1, parameters=10**9)
+    apart = Engine(gradient_bytes=2, overlaps=False)
+    found = Predictor(HOSTS, apart, PLAIN).seconds(held, Plan(Mesh(replicate=8), rounds=4))
+    assert found["data"] == pytest.approx(2 * (2e9 * 7 / 8 / 100e9 + 7e-6))
+    assert found["update"] == pytest.approx(28e9 / 1e9)
+
+
+def test_devices_are_found_by_short_names() -> None:
+    assert hosts_of("h100", 2).device.name == "H100-80GB-SXM"
+    assert hosts_of("A100", 1).device.memory == 80_000_000_000
+    with pytest.raises(OnecurveError, match="did you mean 'H100-80GB-SXM'"):
+        hosts_of("H10O-80GB-SXM", 1)
