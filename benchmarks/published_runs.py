@@ -19,6 +19,7 @@ from zlib import crc32
 from transformer import Run, software
 
 from onecurve.predict.constants import Constants
+from onecurve.predict.memory import components
 from onecurve.predict.step import Predictor
 
 DATA = [Path(__file__).parent / "data" / name for name in ("published_runs.csv", "published_runs_small.csv")]
@@ -34,6 +35,18 @@ def predicted(run: Run, constants: Constants | None = None, factors: bool = True
     _, made = software(run.source)
     engine = made.engine if factors else made.engine_alike
     return sum(Predictor(run.hosts(), engine, constants).seconds(run.profile(made), run.plan()).values())
+
+
+def predicted_memory(run: Run) -> float:
+    """GB, of the fullest device."""
+    _, made = software(run.source)
+    return sum(components(run.profile(made), run.plan(), run.engine(made)).values()) / 1e9
+
+
+def memory(runs: Sequence[Run]) -> dict[str, float]:
+    known = [run for run in runs if run.number("peak_mem_gb")]
+    found = [predicted_memory(run) / run.number("peak_mem_gb") - 1 for run in known]
+    return {"n": len(found), "mape": 100 * statistics.fmean(map(abs, found)) if found else 0.0}
 
 
 def chosen_on(run: Run) -> bool:
@@ -79,6 +92,7 @@ def judge(runs: Sequence[Run], constants: Constants | None = None) -> dict[str, 
         "not_seen": errors([run for run in dense if not chosen_on(run)], known),
         "regret": regret(dense, known),
         "without_framework_factors": errors(dense, lambda run: predicted(run, constants, factors=False)),
+        "memory": memory(runs),
         "moe_fp8": errors([run for run in runs if not run.dense], known),
     }
 
@@ -96,6 +110,7 @@ def main() -> None:
         print(f"{name:28} {_line(found[name])}")
     for name, each in sorted(found["by_source"].items(), key=lambda item: -item[1]["n"]):
         print(f"  {_line(each)}  {name[:90]}")
+    print(f"memory: n {found['memory']['n']}, error {found['memory']['mape']:.1f} %")
     print(f"regret over {found['regret']['groups']} groups: mean {found['regret']['mean']:.1f} %, ", end="")
     print(f"max {found['regret']['max']:.1f} %")
 

@@ -28,7 +28,9 @@ class Software:
         return replace(self.engine, efficiency=1.0)
 
 
-MEGATRON_DEEPSPEED = Software(False, False, Engine(1.0, 2, 2, overlaps=False, optimizer_bytes=34))
+MEGATRON_DEEPSPEED = Software(
+    False, False, Engine(1.0, 2, 2, False, 34, weight_bytes=2, kept_gradient_bytes=2, state_bytes=16, shares_state=True)
+)
 MEGATRON = Software(True, True, Engine(1.28, 4, 2, overlaps=True, optimizer_bytes=34))
 COMPOSER = Software(True, False, Engine(0.898, 2, 2, optimizer_bytes=28))
 TORCHTITAN = Software(True, True, Engine(0.95, 4, 2, optimizer_bytes=28))
@@ -106,11 +108,18 @@ class Run:
             reduce="round",
             recompute="full" if recompute == "full" else "selective" if "selective" in recompute else "none",
             schedule="interleaved" if virtual > 1 else "1f1b",
+            sequence=software(self.source)[1].sequence,
             stages=split_evenly(layers, pp * virtual) if pp > 1 else (),
         )
 
     def profile(self, made: Software) -> Profile:
         return Shape(self, made).profile()
+
+    def engine(self, made: Software) -> Engine:
+        """With bf16 DeepSpeed adds up gradients in fp32, beside those in bf16."""
+        if "bigscience" in self.source and self.row["precision"] == "bf16":
+            return replace(made.engine, kept_gradient_bytes=6)
+        return made.engine
 
 
 class Shape:
@@ -135,10 +144,19 @@ class Shape:
         parameters = int(
             (2 * self.width**2 + 2 * self.values * self.width + (self.ups + 1) * self.width * self.ffn) / cut
         )
-        block = Module(("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), 0, int(self.given))
+        block = Module(
+            ("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), self._kept(), int(self.given)
+        )
         words = int(self.vocabulary * self.width / cut)
-        outside = Module((), words, words, 0, 0, self._outside(), 0, 0)
+        output = int(10 * self.tokens * self.vocabulary / cut)  # the logits in two bytes, then twice in four
+        outside = Module((), words, words, 0, 0, self._outside(), output, 0)
         return Profile(int(self.samples), (block,), outside, 0, 2)
+
+    def _kept(self) -> int:
+        """Activations of a block, as Korthikanti et al. count them; without dropout's masks where it is not used."""
+        whole, cut = (0.0, 34.0) if self.made.sequence else (10.0, 24.0)
+        scores = 0.0 if self.made.fused_attention else 5 * self.heads * self.length / self.width
+        return int(self.tokens * self.width * (whole + (cut + scores) / self.tensor))
 
     def _block(self) -> Work:
         products = [

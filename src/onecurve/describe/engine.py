@@ -17,3 +17,11 @@ class Engine:
     """Whether gradients are summed while backward goes on."""
     optimizer_bytes: float = 28
     """Moved per element by the update: Adam in fp32 reads weight, gradient and two moments, and writes three."""
+    weight_bytes: float = 4
+    """Kept per element: weights,"""
+    kept_gradient_bytes: float = 4
+    """gradients,"""
+    state_bytes: float = 8
+    """and what the optimizer keeps."""
+    shares_state: bool = False
+    """Whether copies along `replicate` share the optimizer's state between them (ZeRO 1)."""

@@ -1,9 +1,48 @@
-"""Whether the state of a training fits: weights, gradients and optimizer state. Activations come on top."""
+"""Memory by component; and whether the state alone fits, before anything else is known.
+
+Activations: what a stage keeps of one round, for as many rounds as are under way at once (1f1b: as many as there are
+stages behind it); under full recomputation what each block was given, and one block at work (Korthikanti et al. 2022,
+arXiv:2205.05198).
+"""
 
 from onecurve.describe.cluster import Cluster
+from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
+from onecurve.describe.profile import Profile
 from onecurve.describe.units import bytes_text
+
+_OVERHEAD = 4e9
+"""Of an accelerator: the driver's context, the collectives' buffers, what the allocator cannot use."""
+
+
+def components(profile: Profile, plan: Plan, engine: Engine, overhead: float = _OVERHEAD) -> dict[str, float]:
+    """Bytes of the fullest rank: of the first stage, which has most rounds under way, or of the last, which has the
+    output."""
+    blocks = sum(block.count for block in profile.blocks)
+    stages = plan.mesh.pipeline
+    share = -(-blocks // stages) / blocks if blocks else 0.0
+    held = share * sum(block.trained * block.count for block in profile.blocks) + profile.outside.trained
+    mesh = plan.mesh
+    whole_gradients = mesh.shard > 1 and plan.rounds > 1 and plan.reduce == "step"
+    largest = max((block.parameters for block in profile.blocks), default=0)
+    state = {
+        "weights": held * engine.weight_bytes / mesh.shard,
+        "gradients": held * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
+        "optimizer": held * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
+        "gathered": 2 * largest * engine.gathered_bytes if mesh.shard > 1 else 0.0,
+    }
+    under_way = min(plan.rounds, stages) if plan.schedule != "gpipe" else plan.rounds
+    between = mesh.tensor if plan.sequence else 1  # what lies between blocks is cut as well
+    kept = sum(
+        (block.given / between if plan.recompute == "full" else block.kept) * block.count for block in profile.blocks
+    )
+    at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute == "full" else 0
+    first = under_way * share * kept + at_work
+    last = share * kept + at_work + profile.outside.kept
+    if stages == 1:
+        first = last = share * kept + at_work + profile.outside.kept
+    return {**state, "activations": max(first, last), "overhead": overhead}
 
 
 def state_bytes(parameters: int, trained: int, optimizer_tensors: int, plan: Plan) -> int:

@@ -1,9 +1,11 @@
 import pytest
 
 from onecurve.describe.cluster import Cluster
+from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.predict.memory import refuse_if_too_large, state_bytes
+from onecurve.describe.profile import Module, Profile, Work
+from onecurve.predict.memory import components, refuse_if_too_large, state_bytes
 
 GIB = 1 << 30
 
@@ -39,3 +41,26 @@ def test_what_fits_passes() -> None:
 def test_what_does_not_says_by_how_much_and_the_mend(needed: int, plan: str, cluster: Cluster, says: str) -> None:
     with pytest.raises(OnecurveError, match=says):
         refuse_if_too_large(needed, Plan.parse(plan), cluster)
+
+
+def test_components_by_hand() -> None:
+    """Eight blocks on four stages: the first stage has four rounds under way of two blocks each."""
+    block = Module(("b",) * 8, 100, 100, 0, 0, Work(), kept=1000, given=10)
+    found = Profile(1, (block,), Module((), 50, 50, 0, 0, Work(), kept=3000, given=0), 0, 2)
+    engine = Engine(weight_bytes=4, kept_gradient_bytes=4, state_bytes=8)
+    plan = Plan.parse("pipeline4 mb1×8")
+    assert components(found, plan, engine, overhead=7) == {
+        "weights": 250 * 4,
+        "gradients": 250 * 4,
+        "optimizer": 250 * 8,
+        "gathered": 0,
+        "activations": 4 * 2 * 1000,
+        "overhead": 7,
+    }
+    again = components(found, Plan.parse("pipeline4 mb1×8 recompute=full"), engine, 0)
+    assert again["activations"] == 2 * 10 + 1000 + 3000  # the last stage: few rounds, but the output
+    shared = components(found, Plan.parse("replicate4 mb1"), Engine(state_bytes=8, shares_state=True), 0)
+    assert shared["optimizer"] == 850 * 8 / 4
+    cut = components(found, Plan.parse("shard4 mb1×2"), Engine(gathered_bytes=2), 0)
+    assert cut["gradients"] == 850 * 4  # whole between rounds
+    assert cut["gathered"] == 2 * 100 * 2
