@@ -11,6 +11,7 @@ from onecurve.describe.plan import Plan, split_evenly
 from onecurve.describe.profile import Collective, Load, Module, Profile, Work
 
 _BYTES = 2
+_PRECISIONS = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Run:
             Mesh(pipeline=pp, replicate=dp // shard, shard=shard, tensor=tp),
             micro,
             rounds,
-            precision=self.row["precision"],  # type: ignore[arg-type]
+            precision=_PRECISIONS.get(self.row["precision"], self.row["precision"]),  # type: ignore[arg-type]
             sharding="zero2" if self.row["sharding"] == "zero2" else "zero3",
             reduce="round",
             recompute="full" if recompute == "full" else "selective" if "selective" in recompute else "none",
@@ -135,15 +136,21 @@ class Shape:
         self.heads = number("heads")
         self.values = (number("kv_heads") or self.heads) / self.heads * self.width
         self.length = number("seq_len")
+        self.experts, self.active = number("moe_experts"), number("moe_topk")
+        self.expert_ranks = int(number("ep", 1))
         self.samples = max(1.0, number("micro_batch", 1))
         self.tokens = self.samples * self.length / max(1.0, number("cp", 1))
         self.given = self.tokens * self.width * _BYTES
 
+    @property
+    def per_token(self) -> float:
+        """How many experts a token goes through."""
+        return self.active if self.experts else 1.0
+
     def profile(self) -> Profile:
         cut = self.tensor
-        parameters = int(
-            (2 * self.width**2 + 2 * self.values * self.width + (self.ups + 1) * self.width * self.ffn) / cut
-        )
+        feed = (self.ups + 1) * self.width * self.ffn * (self.experts / self.expert_ranks if self.experts else 1)
+        parameters = int((2 * self.width**2 + 2 * self.values * self.width + feed) / cut)
         block = Module(
             ("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), self._kept(), int(self.given)
         )
@@ -162,15 +169,15 @@ class Shape:
         products = [
             (self.tokens, (self.width + 2 * self.values) / self.tensor, self.width),
             (self.tokens, self.width, self.width / self.tensor),
-            (self.tokens, self.ups * self.ffn / self.tensor, self.width),
-            (self.tokens, self.width, self.ffn / self.tensor),
+            (self.tokens * self.per_token, self.ups * self.ffn / self.tensor, self.width),
+            (self.tokens * self.per_token, self.width, self.ffn / self.tensor),
         ]
         flops = sum(2 * m * n * k for m, n, k in products)
         moved = sum(_BYTES * (m * k + k * n + m * n) for m, n, k in products)
         scores = self.tokens * self.length * self.heads / self.tensor
         attention = 4 * self.tokens * self.length * self.width / self.tensor
         stream = self.given / (self.tensor if self.made.sequence else 1)
-        inner = self.tokens * self.ffn * self.ups * _BYTES / self.tensor
+        inner = self.tokens * self.per_token * self.ffn * self.ups * _BYTES / self.tensor
         # Two norms, two residual sums with dropout, copies of heads; the activation function.
         between = 14 * stream + 2 * inner
         forward_flops = {"matrix": flops, "attention": attention}

@@ -10,14 +10,18 @@ from onecurve.describe.cluster import DeviceSpec
 from onecurve.describe.profile import Load
 from onecurve.predict.constants import Constants
 
+_NARROW = ("fp8", "fp4")
+
 
 def seconds(load: Load, device: DeviceSpec, precision: str, constants: Constants) -> float:
-    """Of the device itself, however long the host takes to start it all."""
+    """Of the device itself, however long the host takes to start it all. Attention is in bf16 where products are in
+    less."""
     peak = device.peak(precision)
+    wide = device.peak("bf16") if precision in _NARROW else peak
     attention = load.flops.get("attention", 0)
     dense = sum(load.flops.values()) - attention
     return (
         dense / (peak * device.matrix * constants.matrix)
-        + attention / (peak * device.attention * constants.attention)
+        + attention / (wide * device.attention * constants.attention)
         + load.moved / (device.bandwidth * constants.memory)
     )
