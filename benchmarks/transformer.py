@@ -8,7 +8,7 @@ from onecurve.describe.cluster import Hosts, Link
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, split_evenly
-from onecurve.describe.profile import Collective, Load, Module, Profile, Work
+from onecurve.describe.profile import Collective, Load, Module, Profile, When, Work
 
 _BYTES = 2
 _PRECISIONS = {"mxfp8": "fp8", "nvfp4": "fp4"}
@@ -95,13 +95,14 @@ class Run:
         tp, pp, dp = (int(self.number(name, 1)) for name in ("tp", "pp", "dp"))
         sharded = self.row["sharding"] in ("zero3", "zero2")
         shard = int(self.number("shard_group") or dp) if sharded else 1
+        expert = min(int(self.number("ep", 1)), dp // shard) if self.row["moe_experts"] else 1
         virtual = int(self.number("vpp", 1))
         micro = max(1, int(self.number("micro_batch", 1)))
         rounds = max(1, math.ceil(self.number("global_batch") / (dp * micro)))
         layers = int(self.number("layers"))
         recompute = self.row["recompute"]
         return Plan(
-            Mesh(pipeline=pp, replicate=dp // shard, shard=shard, tensor=tp),
+            Mesh(pipeline=pp, replicate=dp // shard // expert, shard=shard, expert=expert, tensor=tp),
             micro,
             rounds,
             precision=_PRECISIONS.get(self.row["precision"], self.row["precision"]),  # type: ignore[arg-type]
@@ -187,10 +188,22 @@ class Shape:
             forward_flops, backward_flops = {"matrix": flops + attention}, {"matrix": 2 * (flops + attention)}
             seen, back = 6 * scores * _BYTES, 18 * scores * _BYTES
         sent = int(self.given)
+        whens: tuple[When, ...] = ("forward", "backward")
+        exchanges = [Collective("all_reduce", sent, when) for when in whens for _ in range(2)]
+        operations = 26
+        if self.experts:  # tokens are put in the experts' order, sent to them, brought back and weighed
+            routed = self.given * self.per_token
+            between += 8 * routed
+            exchanges += [Collective("all_to_all", int(routed), when, "expert") for when in whens for _ in range(2)]
+            operations = 60
         return Work(
-            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), 26),
-            Load({k: int(v) for k, v in backward_flops.items()}, int(2 * moved + 1.7 * between + back), 124),
-            tuple(Collective("all_reduce", sent, when) for when in ("forward", "backward") for _ in range(2)),
+            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), operations),
+            Load(
+                {k: int(v) for k, v in backward_flops.items()},
+                int(2 * moved + 1.7 * between + back),
+                98 + operations,
+            ),
+            tuple(exchanges),
         )
 
     def _outside(self) -> Work:

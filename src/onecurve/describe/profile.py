@@ -17,6 +17,7 @@ class Collective:
     size: int
     """Bytes of the whole tensor: what every rank has afterwards (all_gather) or before (the others)."""
     when: When
+    axis: str = "tensor"
 
 
 @dataclass(frozen=True)

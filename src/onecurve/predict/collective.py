@@ -36,11 +36,13 @@ class Place:
         return -(-self.ranks // self.neighbours)
 
     def seconds(self, kind: CollectiveKind, size: float) -> float:
-        """Of a tensor of so many bytes. Between hosts each of the neighbours has its part of the network."""
+        """Of a tensor of so many bytes. Between hosts each of the neighbours has its part of the network; where all
+        send to all, each has a tensor of its own to send through it."""
         if self.ranks == 1 or not size:
             return 0.0
         near = self._ring(size, self.neighbours, self.inside.bandwidth)
-        far = self._ring(size, self.hosts, self.network.bandwidth * self.neighbours)
+        helpers = 1 if kind == "all_to_all" else self.neighbours
+        far = self._ring(size, self.hosts, self.network.bandwidth * helpers)
         messages = self.neighbours - 1, _doublings(self.hosts)
         latency = messages[0] * self.inside.latency + messages[1] * self.network.latency
         return _PASSES[kind] * (max(near, far) + latency)

@@ -24,7 +24,7 @@ class Pass:
 
     computed: float
     sent: float
-    """Along the tensor axis, in the way."""
+    """Along axes that cut the module itself, in the way."""
     host: float
     """What it takes the host to start all that, as far as it is longer: then the host sets the pace."""
 
@@ -85,10 +85,10 @@ class Predictor:
         )
 
     def _pass(self, work: Work, when: When, load: Load, plan: Plan) -> Pass:
-        axis = self._place(plan, "tensor")
-        exchanges = [each for each in work.collectives if each.when == when] if axis.ranks > 1 else []
+        here = (each for each in work.collectives if each.when == when)
+        exchanges = [each for each in here if plan.mesh.degrees[each.axis] > 1]
         computed = compute.seconds(load, self._hosts.device, plan.precision, self._constants)
-        sent = sum(axis.seconds(each.kind, each.size) for each in exchanges)
+        sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
         started = load.operations + self._constants.exchange * len(exchanges)
         return Pass(computed, sent, max(0.0, started * self._constants.launch - computed - sent))
 

@@ -111,3 +111,11 @@ def test_devices_are_found_by_short_names() -> None:
     assert hosts_of("A100", 1).device.memory == 80_000_000_000
     with pytest.raises(OnecurveError, match="did you mean 'H100-80GB-SXM'"):
         hosts_of("H10O-80GB-SXM", 1)
+
+
+def test_where_all_send_to_all_each_uses_its_own_part_of_the_network() -> None:
+    across = place(Mesh(expert=32), "expert", HOSTS)
+    assert across.seconds("all_to_all", 4e9) == pytest.approx(3e9 / 10e9 + 7e-6 + 20e-6)
+    sent = (Collective("all_to_all", 4 * 10**9, "forward", "expert"),)
+    found = Predictor(HOSTS, constants=PLAIN).seconds(profile(1, collectives=sent), Plan(Mesh(expert=32)))
+    assert found["tensor"] == pytest.approx(0.3 + 27e-6)
