@@ -18,6 +18,7 @@ from zlib import crc32
 
 from transformer import Run, software
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.predict.constants import Constants
 from onecurve.predict.memory import components
 from onecurve.predict.step import Predictor
@@ -78,8 +79,15 @@ def regret(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, fl
 
 
 def judge(runs: Sequence[Run], constants: Constants | None = None) -> dict[str, object]:
+    times = {}
+    for run in runs:
+        try:
+            times[id(run)] = predicted(run, constants)
+        except OnecurveError:  # of a device that the catalogue does not have
+            continue
+    skipped = len(runs) - len(times)
+    runs = [run for run in runs if id(run) in times]
     dense = [run for run in runs if run.dense]
-    times = {id(run): predicted(run, constants) for run in runs}
 
     def known(run: Run) -> float:
         return times[id(run)]
@@ -93,6 +101,7 @@ def judge(runs: Sequence[Run], constants: Constants | None = None) -> dict[str, 
         "regret": regret(dense, known),
         "without_framework_factors": errors(dense, lambda run: predicted(run, constants, factors=False)),
         "memory": memory(runs),
+        "skipped": skipped,
         "moe_fp8": errors([run for run in runs if not run.dense], known),
     }
 
@@ -110,6 +119,8 @@ def main() -> None:
         print(f"{name:28} {_line(found[name])}")
     for name, each in sorted(found["by_source"].items(), key=lambda item: -item[1]["n"]):
         print(f"  {_line(each)}  {name[:90]}")
+    if found["skipped"]:
+        print(f"skipped: {found['skipped']} rows of devices that are not in the catalogue")
     print(f"memory: n {found['memory']['n']}, error {found['memory']['mape']:.1f} %")
     print(f"regret over {found['regret']['groups']} groups: mean {found['regret']['mean']:.1f} %, ", end="")
     print(f"max {found['regret']['max']:.1f} %")

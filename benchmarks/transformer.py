@@ -94,15 +94,15 @@ class Run:
     def plan(self) -> Plan:
         tp, pp, dp = (int(self.number(name, 1)) for name in ("tp", "pp", "dp"))
         sharded = self.row["sharding"] in ("zero3", "zero2")
-        shard = int(self.number("shard_group") or dp) if sharded else 1
-        expert = min(int(self.number("ep", 1)), dp // shard) if self.row["moe_experts"] else 1
+        shard = max(1, min(dp, int(self.number("shard_group") or dp))) if sharded else 1
+        expert = max(1, min(int(self.number("ep", 1)), dp // shard)) if self.row["moe_experts"] else 1
         virtual = int(self.number("vpp", 1))
         micro = max(1, int(self.number("micro_batch", 1)))
         rounds = max(1, math.ceil(self.number("global_batch") / (dp * micro)))
         layers = int(self.number("layers"))
         recompute = self.row["recompute"]
         return Plan(
-            Mesh(pipeline=pp, replicate=dp // shard // expert, shard=shard, expert=expert, tensor=tp),
+            Mesh(pipeline=pp, replicate=max(1, dp // shard // expert), shard=shard, expert=expert, tensor=tp),
             micro,
             rounds,
             precision=_PRECISIONS.get(self.row["precision"], self.row["precision"]),  # type: ignore[arg-type]
