@@ -79,7 +79,7 @@ def _export(chosen: argparse.Namespace) -> int:
     from onecurve.report.summary import export_lines
     from onecurve.verbs.export import export
 
-    summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script)
+    summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script, quiet=chosen.json)
     _say([to_json(summary)] if chosen.json else export_lines(summary))
     return 0
 

@@ -16,7 +16,7 @@ JOBS = Path(__file__).parents[1] / "jobs"
         ("tied_weight_apart model=gpt", "pipeline2 mb4×4", "gradient"),
         ("rounds_in_another_order model=gpt", "pipeline2 mb4×4", "loss"),
         pytest.param("wrong_divisor", "replicate2 mb8", "gradient", marks=pytest.mark.slow),
-        pytest.param("clipping_per_rank", "shard2 mb8", "gradient", marks=pytest.mark.slow),
+        ("clipping_per_rank", "shard2 mb8", "gradient"),
         ("local_batch_norm", "replicate2 mb8", "loss"),
         pytest.param("same_share", "replicate2 mb8", "loss", marks=pytest.mark.slow),
         pytest.param("round_left_out", "replicate2 mb4×2", "loss", marks=pytest.mark.slow),

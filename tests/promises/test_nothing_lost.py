@@ -81,7 +81,6 @@ def test_a_run_goes_on_from_where_it_was_struck(tmp_path) -> None:
     assert all(torch.equal(found[name], right[name]) for name in right)
 
 
-@pytest.mark.slow
 def test_every_sample_once_over_4_then_2_then_3_ranks(tmp_path) -> None:
     """Killed under 4 ranks, killed under 2, finished by 3: the steps that count took every sample exactly once."""
     script = str(TESTS / "jobs" / "ledger.py")

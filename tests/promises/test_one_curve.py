@@ -146,8 +146,7 @@ def test_float32_curve_in_short() -> None:
     check(EXAMPLES / "resnet.py", SMALL["resnet.py"], plans=["shard2 mb8"], precision="fp32")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+@pytest.mark.parametrize("optimizer", ["lamb", pytest.param("lars", marks=pytest.mark.slow)])
 def test_layer_wise_norms_are_those_of_whole_parameters(optimizer: str) -> None:
     plans = ["shard3 mb(6,5,5)", "replicate2·shard2 mb4", "pipeline2 mb4×4"]
     check(JOBS / "tricky.py", [f"optimizer={optimizer}"], plans=plans, steps=3)

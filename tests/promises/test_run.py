@@ -141,7 +141,6 @@ def torchrun(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return onecurve("--nproc-per-node", "2", *arguments, cwd=cwd, module="torch.distributed.run")
 
 
-@pytest.mark.slow
 def test_under_torchrun_it_is_one_of_the_ranks(tmp_path) -> None:
     done = torchrun("-m", "onecurve", "run", SMALL, "epochs=1", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

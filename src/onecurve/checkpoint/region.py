@@ -32,14 +32,13 @@ class Region:
 
 def regions(stored: Stored, boxes: Sequence[Box]) -> list[Region]:
     saved = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in stored.chunks]
+    held = [box for box in boxes if box.elements]
     wanted = [
         ChunkStorageMetadata(
             torch.Size([side.start for side in box.whole]), torch.Size([side.stop - side.start for side in box.whole])
         )
-        for box in boxes
-        if all(side.stop > side.start for side in box.whole)
+        for box in held
     ]
-    locals_ = [box.local for box in boxes if all(side.stop > side.start for side in box.whole)]
     size = torch.Size(stored.shape)
     found = []
     for item in create_read_items_for_chunk_list("", TensorStorageMetadata(TensorProperties(), size, saved), wanted):
@@ -47,7 +46,7 @@ def regions(stored: Stored, boxes: Sequence[Box]) -> list[Region]:
         number = item.storage_index.index
         assert index is not None
         assert number is not None
-        corner = [side.start for side in locals_[index]]
+        corner = [side.start for side in held[index].local]
         found.append(
             Region(
                 number,

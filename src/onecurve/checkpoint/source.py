@@ -106,6 +106,6 @@ def _fill(piece: Piece, opened: Any, name: str, file: Path) -> None:
         raise OnecurveError(f"{file}: {name} has shape {shape}, the model's {piece.name} has {piece.shape}")
     with torch.no_grad():
         for box in piece.boxes:
-            if all(side.stop > side.start for side in box.whole):
+            if box.elements:
                 part = found[box.whole] if shape else opened.get_tensor(name)
                 piece.local[box.local].copy_(part)

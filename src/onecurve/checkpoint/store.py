@@ -75,3 +75,10 @@ def step_of(name: str) -> int:
 def in_order(names: Iterable[str]) -> list[str]:
     """Checkpoints' names, the oldest first; anything else is left out."""
     return sorted((name for name in names if _NAME.fullmatch(name)), key=lambda name: (step_of(name), name))
+
+
+def empty(store: Store) -> None:
+    """No checkpoint is left."""
+    for name in store.names():
+        store.retire(name)
+    store.clear()

@@ -51,10 +51,7 @@ class Wanted:
     """What a rank needs of a checkpoint, and where it was found."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._sought = {
-            piece.name: _Sought(piece, sum(math.prod(s.stop - s.start for s in box.whole) for box in piece.boxes))
-            for piece in pieces
-        }
+        self._sought = {piece.name: _Sought(piece, sum(box.elements for box in piece.boxes)) for piece in pieces}
         self._left = sum(sought.left > 0 for sought in self._sought.values())
         self.reads: dict[int, tuple[Manifest, list[Read]]] = {}
 

@@ -1,6 +1,7 @@
 """What one rank's device holds of one tensor of the model."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,10 @@ class Box:
 
     whole: Slices
     local: Slices
+
+    @property
+    def elements(self) -> int:
+        return math.prod(side.stop - side.start for side in self.whole)
 
 
 @dataclass(frozen=True)

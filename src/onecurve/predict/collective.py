@@ -9,16 +9,10 @@ from dataclasses import dataclass
 
 from onecurve.describe.cluster import Hosts, Link
 from onecurve.describe.mesh import AXES, Mesh
-from onecurve.describe.profile import Collective, CollectiveKind
+from onecurve.describe.profile import CollectiveKind
 
 _PASSES: dict[CollectiveKind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How often every byte goes round."""
-
-
-def seconds(collective: Collective, ranks: int, link: Link) -> float:
-    """(n − 1) messages of 1/n of the tensor, for each pass."""
-    messages = _PASSES[collective.kind] * (ranks - 1)
-    return messages * (link.latency + collective.size / ranks / link.bandwidth)
 
 
 @dataclass(frozen=True)
@@ -49,6 +43,11 @@ class Place:
 
     def _ring(self, size: float, members: int, bandwidth: float) -> float:
         return size * (members - 1) / members / bandwidth
+
+
+def alone(ranks: int, link: Link) -> Place:
+    """A group of its own, in one host."""
+    return Place(ranks, ranks, link, link)
 
 
 def _doublings(members: int) -> int:

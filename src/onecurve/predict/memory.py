@@ -11,6 +11,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Profile
 from onecurve.describe.units import bytes_text
+from onecurve.predict.share import held, largest_share
 
 _OVERHEAD = 4e9
 """Of an accelerator: the driver's context, the collectives' buffers, what the allocator cannot use."""
@@ -19,20 +20,16 @@ _OVERHEAD = 4e9
 def components(profile: Profile, plan: Plan, engine: Engine, overhead: float = _OVERHEAD) -> dict[str, float]:
     """Bytes of the fullest rank: of the first stage, which has most rounds under way, or of the last, which has the
     output."""
-    blocks = sum(block.count for block in profile.blocks)
-    stages = plan.mesh.pipeline
-    share = -(-blocks // stages) / blocks if blocks else 0.0
-    held = share * sum(block.trained * block.count for block in profile.blocks) + profile.outside.trained
-    mesh = plan.mesh
+    mesh, share, elements = plan.mesh, largest_share(profile, plan), held(profile, plan)
     whole_gradients = mesh.shard > 1 and plan.rounds > 1 and plan.reduce == "step"
     largest = max((block.parameters for block in profile.blocks), default=0)
     state = {
-        "weights": held * engine.weight_bytes / mesh.shard,
-        "gradients": held * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
-        "optimizer": held * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
+        "weights": elements * engine.weight_bytes / mesh.shard,
+        "gradients": elements * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
+        "optimizer": elements * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
         "gathered": 2 * largest * engine.gathered_bytes if mesh.shard > 1 else 0.0,
     }
-    under_way = min(plan.rounds, stages) if plan.schedule != "gpipe" else plan.rounds
+    under_way = plan.rounds if plan.schedule == "gpipe" and mesh.pipeline > 1 else min(plan.rounds, mesh.pipeline)
     between = mesh.tensor if plan.sequence else 1  # what lies between blocks is cut as well
     kept = sum(
         (block.given / between if plan.recompute == "full" else block.kept) * block.count for block in profile.blocks
@@ -40,8 +37,6 @@ def components(profile: Profile, plan: Plan, engine: Engine, overhead: float = _
     at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute == "full" else 0
     first = under_way * share * kept + at_work
     last = share * kept + at_work + profile.outside.kept
-    if stages == 1:
-        first = last = share * kept + at_work + profile.outside.kept
     return {**state, "activations": max(first, last), "overhead": overhead}
 
 

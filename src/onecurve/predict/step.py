@@ -14,6 +14,7 @@ from onecurve.describe.profile import Load, Module, Profile, When, Work
 from onecurve.predict import compute
 from onecurve.predict.collective import Place, place
 from onecurve.predict.constants import Constants
+from onecurve.predict.share import held, largest_share
 
 _BUBBLE = {"1f1b": 1.0, "gpipe": 1.0, "interleaved": 1.0, "zero-bubble": 1 / 3}
 
@@ -59,8 +60,7 @@ class Predictor:
         outside = self.times(profile.outside, plan, recomputed=False)
         stages, rounds = plan.stage_count, plan.rounds
         per_rank = stages // plan.mesh.pipeline
-        total = sum(count for _, count in blocks)
-        share = _largest_share(total, plan) / total if total else 0.0  # of the fullest rank
+        share = largest_share(profile, plan)
         busiest = {name: share * sum(getattr(t, name) * n for t, n in blocks) for name in _TERMS}
         found = {name: rounds * (busiest[name] + getattr(outside, name)) for name in _TERMS}
         found["pipeline"] = rounds * self._crossing(profile, plan, per_rank)
@@ -136,31 +136,17 @@ class Predictor:
         """Gradients summed over copies, once a step."""
         if plan.mesh.replicate == 1:
             return 0.0
-        elements = self._held(profile, plan) / plan.mesh.shard
+        elements = held(profile, plan) / plan.mesh.shard
         sent = self._place(plan, "replicate").seconds("all_reduce", elements * self._engine.gradient_bytes)
         return self._exposed(sent, backward) if self._engine.overlaps else sent
 
     def _update(self, profile: Profile, plan: Plan) -> float:
-        elements = self._held(profile, plan) / plan.mesh.shard
+        elements = held(profile, plan) / plan.mesh.shard
         device = self._hosts.device
         return elements * self._engine.optimizer_bytes / (device.bandwidth * self._constants.memory)
-
-    def _held(self, profile: Profile, plan: Plan) -> float:
-        """Trained elements of the fullest rank, shards put together."""
-        total = sum(block.count for block in profile.blocks)
-        share = _largest_share(total, plan) / total if total else 1.0
-        return share * sum(block.trained * block.count for block in profile.blocks) + profile.outside.trained
 
     def _place(self, plan: Plan, axis: str) -> Place:
         return place(plan.mesh, axis, self._hosts, self._constants.inside, self._constants.network)
 
 
 _TERMS = ("forward", "backward", "again", "tensor", "host", "shard")
-
-
-def _largest_share(blocks: int, plan: Plan) -> int:
-    """Blocks of the fullest rank."""
-    ranks = plan.mesh.pipeline
-    if plan.stages:
-        return max(sum(plan.stages[rank::ranks]) for rank in range(ranks))
-    return -(-blocks // ranks)

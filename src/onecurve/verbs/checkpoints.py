@@ -14,7 +14,7 @@ from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import News, Saver
 from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.snapshot import Kept
-from onecurve.checkpoint.store import Store
+from onecurve.checkpoint.store import Store, empty
 from onecurve.checkpoint.wanted import States
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
@@ -69,9 +69,7 @@ class Checkpoints:
         """Remove what is there."""
         if self._world.rank == 0:
             try:
-                for name in self._store.names():
-                    self._store.retire(name)
-                self._store.clear()
+                empty(self._store)
             except OSError as error:
                 raise OnecurveError(
                     f"{self._store.where}: cannot be emptied ({error.strerror or error}); give another place"

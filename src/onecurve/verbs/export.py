@@ -2,8 +2,13 @@
 
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
+
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
 
 from onecurve.apply.blueprint import draw
 from onecurve.checkpoint.export import INDEX, Lazy, model_of, write_changed, write_many, write_one
@@ -32,6 +37,7 @@ def export(
     out: str | Path | None = None,
     best: bool = False,
     script: str | Path | None = None,
+    quiet: bool = False,
 ) -> ExportSummary:
     """Write the model of a run's newest checkpoint: one safetensors file, a Hugging Face folder, or int8 weights.
 
@@ -49,7 +55,7 @@ def export(
         raise OnecurveError(f"export: int8 needs the model: add --script with the script of the run{was}")
     checkpoint = _checkpoint(store_at(origin.checkpoints or str(folder / CHECKPOINTS)), best)
     path = Path(out) if out is not None else folder / _DEFAULT[to]
-    tensors = model_of(checkpoint)
+    tensors = _shown(model_of(checkpoint), quiet)
     losses: tuple[float, float] | tuple[()] = ()
     try:
         if to == "hf":
@@ -66,6 +72,26 @@ def export(
     files = path.glob("*.safetensors") if path.is_dir() else [path]
     nbytes = sum(file.stat().st_size for file in files)
     return ExportSummary(checkpoint.where, checkpoint.root.standing.step, str(path), len(tensors), nbytes, *losses)
+
+
+def _shown(tensors: dict[str, Lazy], quiet: bool) -> dict[str, Lazy]:
+    """A bar that moves with every tensor that is read, in a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return tensors
+    progress = Progress(console=console, transient=True)
+    task = progress.add_task("exporting", total=sum(each.nbytes for each in tensors.values()))
+
+    def read(lazy: Lazy) -> Tensor:
+        if not progress.live.is_started:  # not before it is known that there is something to do
+            progress.start()
+        tensor = lazy.read()
+        progress.advance(task, lazy.nbytes)
+        if progress.finished:
+            progress.stop()
+        return tensor
+
+    return {name: replace(lazy, read=partial(read, lazy)) for name, lazy in tensors.items()}
 
 
 def _checkpoint(store: Store, best: bool) -> Checkpoint:

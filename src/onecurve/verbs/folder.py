@@ -7,6 +7,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from onecurve.checkpoint.local import LocalStore
+from onecurve.checkpoint.store import empty
 from onecurve.describe.convert import from_json
 from onecurve.describe.errors import OnecurveError
 
@@ -83,6 +85,8 @@ def make_room(folder: Path, fresh: bool) -> None:
     if not fresh and (folder / WEIGHTS).exists():
         raise OnecurveError(f"{folder}: holds a run already; add --fresh to replace it, or give another --out")
     try:
+        if fresh:  # also where this job saves none of its own: they would be another's to go on from
+            empty(LocalStore(folder / CHECKPOINTS))
         for name in (RECORDS, TENSORBOARD, CONFIGURATION):
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in (WEIGHTS, SUMMARY, PLAN, ORIGIN):

@@ -23,7 +23,7 @@ from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks, passed_over
 from onecurve.measure.call import Call, alike_once, observe
 from onecurve.measure.layouts import LayoutSearch, pattern
-from onecurve.predict.collective import seconds
+from onecurve.predict.collective import alone
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import Data
 from onecurve.verbs.tracing import blocks_of, traceable
@@ -67,7 +67,7 @@ def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
             mesh,
             blueprint.tape.mode,
             lambda module, layouts: TensorAxis(mesh, layouts, sequence=False).held(module),
-            lambda collective: seconds(collective, degree, Link()),
+            lambda collective: alone(degree, Link()).seconds(collective.kind, collective.size),
         )
         blocks = find_blocks(model, {call.name for call in calls}) or [""]
         found: dict[str, Layout] = {}

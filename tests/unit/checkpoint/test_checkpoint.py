@@ -88,7 +88,16 @@ def test_files_of_two_saves_do_not_mix(tmp_path) -> None:
         samples.load(store, names[0], Mesh())
 
 
-def test_a_file_too_few_is_found(store) -> None:
+@pytest.mark.parametrize("file", ["root.json", "rank-0.json", "rank-1.json", "rank-1.safetensors"])
+def test_a_file_too_few_is_found(file: str, tmp_path) -> None:
+    store = LocalStore(tmp_path)
+    name = samples.save(store, Mesh(shard=2))
+    (tmp_path / name / file).unlink()
+    with pytest.raises(DamagedError, match="cannot be read"):
+        samples.load(store, name, Mesh())
+
+
+def test_what_was_retired_no_longer_exists(store) -> None:
     name = samples.save(store, Mesh(shard=2))
     store.retire(name)
     assert store.names() == []

@@ -1,8 +1,7 @@
 import pytest
 
 from onecurve.describe.cluster import Link
-from onecurve.describe.profile import Collective
-from onecurve.predict.collective import seconds
+from onecurve.predict.collective import alone
 
 LINK = Link(latency=1e-6, bandwidth=1e9)
 
@@ -16,8 +15,8 @@ LINK = Link(latency=1e-6, bandwidth=1e9)
     ],
 )
 def test_a_hand_worked_ring(kind, expected: float) -> None:
-    assert seconds(Collective(kind, 4_000_000, "forward"), 4, LINK) == pytest.approx(expected)
+    assert alone(4, LINK).seconds(kind, 4_000_000) == pytest.approx(expected)
 
 
 def test_one_rank_sends_nothing() -> None:
-    assert seconds(Collective("all_reduce", 1000, "forward"), 1, LINK) == 0
+    assert alone(1, LINK).seconds("all_reduce", 1000) == 0
