@@ -70,16 +70,17 @@ def write_many(tensors: Mapping[str, Lazy], folder: Path) -> None:
     replace_whole(folder / INDEX, [text.encode()])
 
 
-def write_changed(tensors: Mapping[str, Lazy], change: Change, path: Path) -> None:
-    """Each tensor as what `change` makes of it. What that will be is not known before, so the elements go first."""
+def write_changed(tensors: Mapping[str, Lazy], change: Change, facts: Mapping[str, str], path: Path) -> None:
+    """Each tensor as what `change` makes of it. What that will be is not known before, so the elements go first.
+    `facts`: of all of them together."""
     entries: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    told: dict[str, str] = dict(_METADATA)
+    told: dict[str, str] = {**_METADATA, **facts}
     body = path.with_name(f".{path.name}.body")
     try:
         with body.open("w+b") as file:
             for name, lazy in tensors.items():
-                made, facts = change(name, lazy.read())
-                told |= facts
+                made, own = change(name, lazy.read())
+                told |= own
                 for each, tensor in made.items():
                     entries[each] = tensor.dtype, tuple(tensor.shape)
                     file.write(raw(tensor))

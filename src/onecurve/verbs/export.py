@@ -128,7 +128,8 @@ def _write_int8(
     tensors: dict[str, Lazy], job: Job, checkpoint: Checkpoint, path: Path
 ) -> tuple[float, float] | tuple[()]:
     """Returns the evaluation's loss before and after, where the job has data for it."""
-    write_changed(tensors, Int8(draw(job.model, job.seed).module).change, path)
+    int8 = Int8(draw(job.model, job.seed).module)
+    write_changed(tensors, int8.change, int8.facts(tensors), path)
     return _losses(job, checkpoint) if job.evaluate is not None else ()
 
 

@@ -1,8 +1,9 @@
 """int8 weights by torchao, in its own layout of safetensors: one scale per row, activations stay as they are."""
 
+import json
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,12 +25,16 @@ class Int8:
     def change(self, name: str, tensor: Tensor) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
         """One weight as torchao stores it."""
         if name not in self._names:
-            return {name: tensor}, {name: '{"_type": "Tensor"}'}
+            return {name: tensor}, {}
         alone = nn.Linear(tensor.shape[1], tensor.shape[0], bias=False, device="meta")
         alone.weight = nn.Parameter(tensor)
         self._torchao.quantize(alone)
         tensors, facts = self._torchao.flatten({name: alone.weight})
         return tensors, {key: text for key, text in facts.items() if key == name}
+
+    def facts(self, names: Iterable[str]) -> dict[str, str]:
+        """What torchao looks for first: which of these it has to put together again."""
+        return {"tensor_names": json.dumps([name for name in names if name in self._names])}
 
     def apply(self, model: nn.Module) -> None:
         """The same in place, for an evaluation."""
