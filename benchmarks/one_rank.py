@@ -40,9 +40,10 @@ from onecurve.measure.work import Count
 from onecurve.train.objective import objective_of
 from onecurve.verbs.completion import complete
 from onecurve.verbs.data import Data, open_data
-from onecurve.verbs.layouts import block_work
+from onecurve.verbs.layouts import cut_blocks
 from onecurve.verbs.profile import optimizer_tensors
 from onecurve.verbs.stages import flow_of
+from onecurve.verbs.tracing import Traceable
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import llama
@@ -155,7 +156,7 @@ def _local(tensor: Tensor) -> Tensor:
 
 def build(job: oc.Job, data: Data, plan: Plan, rank: int) -> Found:
     """`plan` complete."""
-    flow = flow_of(job, data)
+    flow = flow_of(Traceable(job, data))
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.mesh.size)
     try:
         mesh = make_mesh(plan.mesh, rank, "cpu")
@@ -179,8 +180,9 @@ def expected(job: oc.Job, data: Data, plan: Plan, blocks: Sequence[int], flow_bl
     counts: Counter[str] = Counter()
     own = {flow_blocks[number] for number in blocks}
     if plan.mesh.tensor > 1:
-        for names, work in block_work(job, data, plan, plan.share(0)[1]).items():
-            for each in work.collectives:
+        for names, run in cut_blocks(Traceable(job, data), plan, plan.share(0)[1]).items():
+            assert run is not None
+            for each in run.work.collectives:
                 counts[f"{each.kind} {each.when}"] += len(own & set(names))
     if plan.mesh.data > 1:
         counts["all_gather forward"] += len(own)

@@ -152,18 +152,18 @@ class Shape:
         cut = self.tensor
         feed = (self.ups + 1) * self.width * self.ffn * (self.experts / self.expert_ranks if self.experts else 1)
         parameters = int((2 * self.width**2 + 2 * self.values * self.width + feed) / cut)
-        block = Module(
-            ("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), self._kept(), int(self.given)
-        )
+        scores = 0.0 if self.made.fused_attention else 5 * self.heads * self.length / self.width
+        kept, given = self._kept(scores), int(self.given)
+        dear = self._kept(0.0) - given  # selective recomputation is of the scores alone
+        block = Module(("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), kept, given, dear)
         words = int(self.vocabulary * self.width / cut)
         output = int(10 * self.tokens * self.vocabulary / cut)  # the logits in two bytes, then twice in four
         outside = Module((), words, words, 0, 0, self._outside(), output, 0)
         return Profile(int(self.samples), (block,), outside, 0, 2)
 
-    def _kept(self) -> int:
+    def _kept(self, scores: float) -> int:
         """Activations of a block, as Korthikanti et al. count them; without dropout's masks where it is not used."""
         whole, cut = (0.0, 34.0) if self.made.sequence else (10.0, 24.0)
-        scores = 0.0 if self.made.fused_attention else 5 * self.heads * self.length / self.width
         return int(self.tokens * self.width * (whole + (cut + scores) / self.tensor))
 
     def _block(self) -> Work:

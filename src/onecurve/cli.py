@@ -1,7 +1,8 @@
 """The command line: reads arguments, calls a verb, prints. Each verb is imported only when it is called."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
@@ -75,6 +76,29 @@ def _check(chosen: argparse.Namespace) -> int:
     return 0 if result.holds else 1
 
 
+def _plan(chosen: argparse.Namespace) -> int:
+    from onecurve.report.plan import advice_lines, advice_plain
+    from onecurve.verbs.plan import plan
+
+    with _progress(chosen.json) as say:
+        advice = plan(
+            chosen.script,
+            chosen.arguments,
+            cluster=chosen.cluster,
+            precision=chosen.precision.split(","),
+            price=chosen.price,
+            out=chosen.out,
+            say=say,
+        )
+    if chosen.json:
+        _say([to_json(advice_plain(advice))])
+    else:
+        _say(advice_lines(advice))
+        if advice.best is not None:
+            _say(["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"])
+    return 0 if advice.best is not None else 1
+
+
 def _export(chosen: argparse.Namespace) -> int:
     from onecurve.report.summary import export_lines
     from onecurve.verbs.export import export
@@ -107,6 +131,21 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--tensorboard", action="store_true", help="write TensorBoard events too (extra: onecurve[tensorboard])"
     )
+
+    plan = _add_verb(verbs, "plan", _plan, "how to split a job, how long it takes, how much, and why not otherwise")
+    plan.add_argument(
+        "--cluster",
+        default="here",
+        help="machines: 2x8xH100 (hosts × devices × name), 4xA100+4xV100, a cluster.toml, or here (the default)",
+    )
+    plan.add_argument(
+        "--precision",
+        default="fp32",
+        metavar="LIST",
+        help="what may be computed in: fp32, or fp32,bf16, … (default: fp32)",
+    )
+    plan.add_argument("--price", type=float, metavar="DOLLARS", help="of one device for an hour")
+    plan.add_argument("--out", default="plan.toml", metavar="FILE", help="where the plan goes (default: plan.toml)")
 
     check = _add_verb(verbs, "check", _check, "prove that the split job computes what one device computes")
     check.add_argument(
@@ -165,6 +204,17 @@ def _add_verb(
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
         print(line, flush=True)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What is being done, on a terminal while it is done, elsewhere not at all."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(escape(text))
 
 
 def _report(error: Exception) -> int:

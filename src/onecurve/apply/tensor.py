@@ -8,7 +8,7 @@ backward the gradient is made whole. Between leaving and entering lies the strea
 the sequence.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
@@ -41,10 +41,10 @@ class TensorAxis:
         self._random = RandomStreams(mesh)
         self._entered: tuple[DTensor, DTensor] | None = None
 
-    def split(self, module: nn.Module, prefix: str = "") -> None:
+    def split(self, module: nn.Module, prefix: str = "", left_out: Iterable[nn.Module] = ()) -> None:
         """Distribute the module's real parameters, in place, ties kept; what is distributed already is passed over."""
         made: dict[int, nn.Parameter] = {}
-        for name, each in module.named_modules(prefix=prefix):
+        for name, each in module.named_modules(set(left_out), prefix=prefix):
             for leaf, parameter in each._parameters.items():
                 if parameter is None or isinstance(parameter, DTensor):
                     continue
@@ -63,12 +63,12 @@ class TensorAxis:
         return handles
 
     @contextmanager
-    def held(self, module: nn.Module) -> Iterator[None]:
-        """For a trial: the module split and run so, and then as it was before."""
+    def held(self, module: nn.Module, left_out: Iterable[nn.Module] = ()) -> Iterator[None]:
+        """For a trial: the module split and run so, and then as it was before. `left_out`: parts that will not run."""
         before = [(each, dict(each._parameters)) for each in module.modules()]
         handles = []
         try:
-            self.split(module)
+            self.split(module, left_out=left_out)
             handles = self.set_gates(module)
             with self.running():
                 yield

@@ -1,6 +1,6 @@
 """The machines: devices, the hosts they are in, the links between them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onecurve.describe.errors import OnecurveError
 
@@ -13,6 +13,8 @@ class Link:
     """Seconds before the first byte arrives."""
     bandwidth: float = 100e9
     """Bytes per second, each way, per device."""
+    felt: float | None = None
+    """How much of what is sent beside computing is felt all the same, where that was measured."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,31 @@ class DeviceSpec:
     """The part of the peak that large matrix products reach."""
     attention: float = 0.5
     """The part of the peak that fused attention reaches."""
+    operation: float = 0.0
+    """Seconds that the smallest operation takes, where the host computes itself."""
 
     def peak(self, precision: str) -> float:
         found = self.flops.get(precision) or self.flops.get("fp32")
         if not found:
             raise OnecurveError(f"device {self.name}: no rate is known for {precision}; add it to the cluster file")
         return found
+
+    def speed(self, precision: str) -> float:
+        """What large products reach."""
+        return self.peak(precision) * self.matrix
+
+
+@dataclass(frozen=True)
+class Split:
+    """A CPU host's cores in groups of `threads`, each group a rank, all at work."""
+
+    threads: int
+    matrix: float
+    """How many times as fast as one core alone a rank multiplies,"""
+    memory: float
+    """moves bytes,"""
+    operation: float
+    """and how many times as long its smallest operation takes."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +75,35 @@ class Hosts:
     """Between hosts: each device's part of it."""
     price: float | None = None
     """Of one device for an hour."""
+    splits: tuple[Split, ...] = ()
+    """Of a CPU host, whose `device` is one core, alone."""
+    overhead: float = 4e9
+    """Bytes that a rank takes before it holds anything: the driver's context, buffers of collectives, what the
+    allocator cannot use."""
 
     @property
     def total(self) -> int:
         return self.count * self.devices
+
+    @property
+    def kind(self) -> str:
+        return self.device.kind
+
+    def as_ranks(self, ranks: int) -> "Hosts":
+        """With so many ranks on each: a CPU host's cores are dealt out to them."""
+        if self.kind != "cpu":
+            return self
+        threads = max(1, self.cores // ranks)
+        known = [each for each in self.splits if each.threads <= threads]
+        split = max(known, key=lambda each: each.threads) if known else Split(threads, threads, threads, 1.0)
+        device = replace(
+            self.device,
+            memory=self.device.memory // ranks,
+            bandwidth=self.device.bandwidth * split.memory,
+            flops={name: rate * split.matrix for name, rate in self.device.flops.items()},
+            operation=self.device.operation * split.operation,
+        )
+        return replace(self, device=device, devices=ranks, cores=threads)
 
 
 @dataclass(frozen=True)
@@ -89,6 +135,12 @@ class Cluster:
     @property
     def cores(self) -> int:
         return self.groups[0].cores
+
+    def as_ranks(self, ranks: int) -> tuple[Hosts, ...]:
+        """The groups with so many ranks dealt out to them: a CPU host's cores are shared by as many ranks as it is
+        given, the same on every host."""
+        hosts = sum(group.count for group in self.groups)
+        return tuple(group.as_ranks(max(1, -(-ranks // hosts))) for group in self.groups)
 
     def memory_per_rank(self, ranks: int) -> int:
         return self.memory // ranks if self.device == "cpu" else self.memory

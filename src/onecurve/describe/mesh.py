@@ -1,6 +1,5 @@
 """The mesh: ranks laid out along six axes, outermost first. Pure arithmetic, the same on every rank."""
 
-import math
 from dataclasses import dataclass, fields
 
 from onecurve.describe.errors import OnecurveError
@@ -18,9 +17,9 @@ class Mesh:
     tensor: int = 1
 
     def __post_init__(self) -> None:
-        for axis, degree in self.degrees.items():
-            if degree < 1:
-                raise OnecurveError(f"mesh: {axis} = {degree}, a degree is at least 1")
+        if min(degrees := self.degrees.values()) < 1:
+            axis = AXES[[*degrees].index(min(degrees))]
+            raise OnecurveError(f"mesh: {axis} = {min(degrees)}, a degree is at least 1")
 
     @property
     def degrees(self) -> dict[str, int]:
@@ -28,7 +27,7 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        return math.prod(self.degrees.values())
+        return self.pipeline * self.replicate * self.shard * self.context * self.expert * self.tensor
 
     @property
     def data(self) -> int:

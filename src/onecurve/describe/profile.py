@@ -61,6 +61,8 @@ class Module:
     """Bytes of activations kept for backward, what it is given among them."""
     given: int
     """Bytes of the activation it is given: what a block keeps that recomputes all else."""
+    dear: int = 0
+    """Bytes that its products give: what a block keeps beside that which recomputes all but them."""
 
     @property
     def count(self) -> int:

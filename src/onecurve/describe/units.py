@@ -22,3 +22,23 @@ def seconds_text(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def hours_text(hours: float) -> str:
+    """`41 min`, `5.2 hours`, `12.4 days`"""
+    if hours < 1:
+        return seconds_text(hours * 3600)
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:,.1f} days"
+
+
+def money_text(money: float) -> str:
+    """`$1,240`"""
+    return f"${money:,.2f}" if money < 10 else f"${money:,.0f}"
+
+
+def count_text(count: float) -> str:
+    """`8.03 B`, `437,760`"""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:,.0f}"

@@ -46,11 +46,16 @@ def local_device(local_rank: int) -> Device:
     """The device of this host's rank `local_rank`, made current."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
-        return Device(torch.device("cpu"), "gloo", asynchronous=False)
+        return local_cpu()
     torch.accelerator.set_device_index(local_rank)
     device = torch.device(accelerator.type, local_rank)
     backend = torch.distributed.get_default_backend_for_device(accelerator.type)
     return Device(device, f"cpu:gloo,{accelerator.type}:{backend}", asynchronous=True)
+
+
+def local_cpu() -> Device:
+    """Also what fake tensors pretend to be on."""
+    return Device(torch.device("cpu"), "gloo", asynchronous=False)
 
 
 def here() -> Cluster:

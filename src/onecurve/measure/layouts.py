@@ -22,6 +22,8 @@ from torch.utils import _pytree as pytree
 from onecurve.describe.layout import Layout
 from onecurve.describe.profile import Collective, Work
 from onecurve.measure.call import Call, snapshot
+from onecurve.measure.kept import Kept
+from onecurve.measure.profile import BlockRun
 from onecurve.measure.work import Count
 
 Layouts = dict[str, Layout]
@@ -30,7 +32,7 @@ Cut = Callable[[nn.Module, Mapping[str, str]], AbstractContextManager[None]]
 Price = Callable[[Collective], float]
 
 _MOST_PARTS = 4
-_LARGE = 0.05  # of all parameters; below that a table is not worth an exchange
+_LARGE = 0.25  # of the largest block; below that a table is not worth an exchange
 
 
 @dataclass
@@ -58,7 +60,7 @@ class LayoutSearch:
         """`inside`: the calls within the block, names relative to it."""
         groups = [[self._owner(call) for call in group] for group in _groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
-        whole = self._try(block, {})
+        whole = self._work(block, {})
         if whole is None:  # it does not run on distributed tensors at all
             return {}
         pairs = []
@@ -67,7 +69,7 @@ class LayoutSearch:
                 tried = [
                     (work, layouts)
                     for layouts in _pairs(columns, groups[second])
-                    if (work := self._try(block, layouts)) is not None
+                    if (work := self._work(block, layouts)) is not None
                 ]
                 better = [(self._rank(work), layouts) for work, layouts in tried if work.flops < whole.flops]
                 if better:
@@ -75,57 +77,65 @@ class LayoutSearch:
                     pairs.append((rank[1] / (whole.flops - rank[0]), first, second, layouts))
         return _disjoint(sorted(pairs, key=lambda each: each[0]))
 
-    def of_tables(self, model: nn.Module, outside: Sequence[Call], run: Callable[[], Tensor]) -> Layouts:
-        """Large matrices outside the blocks: embeddings and the head. `run` is the model with its loss.
+    def of_tables(self, model: nn.Module, outside: Sequence[Call], largest: int, run: Callable[[], Tensor]) -> Layouts:
+        """Large matrices outside the blocks: embeddings and the head. `run` is the model with its loss, `largest` the
+        parameters of its largest block.
 
         A table that is looked up gives sums, the head gives cut classes; either is taken if the model then gets by with
         sums over ranks, without gathering what was cut.
         """
-        total = sum(parameter.numel() for parameter in model.parameters())
         found: Layouts = {}
         for call in outside:
             own = [each for each in call.module.parameters(recurse=False) if each.dim() == 2]
-            if not own or call.given is None or own[0].numel() < _LARGE * total:
+            if not own or call.given is None or own[0].numel() < _LARGE * largest:
                 continue
             owner = self._owner(call)
             for layouts in owner.columns if call.given.is_floating_point() else owner.rows:
-                work = self._try_model(model, found | layouts, run)
-                if work is not None and all(each.kind == "all_reduce" for each in work.collectives):
+                cut = self.run_model_cut(model, _texts(found | layouts), run)
+                if cut is not None and all(each.kind == "all_reduce" for each in cut.work.collectives):
                     found |= layouts
                     break
         return found
 
-    def _try_model(self, model: nn.Module, layouts: Layouts, run: Callable[[], Tensor]) -> Work | None:
+    def run_model_cut(self, model: nn.Module, layouts: Mapping[str, str], run: Callable[[], Tensor]) -> BlockRun | None:
+        """What a model costs a rank that is cut so; None where it cannot be."""
         count = Count(self._mode)
         try:
-            with self._cut(model, _texts(layouts)), count:
-                loss = run()
+            with self._cut(model, layouts), count:
+                kept = Kept(model)
+                with kept.hooks():
+                    loss = run()
                 count.when = "backward"
                 (loss.full_tensor() if isinstance(loss, DTensor) else loss).backward()  # type: ignore[no-untyped-call]
         except Exception:
             return None
-        return count.work
+        return BlockRun(count.work, kept.size, count.dear)
 
     def _rank(self, work: Work) -> tuple[int, float]:
         return work.flops, sum(map(self._price, work.collectives))
 
-    def work_of(self, block: Call, layouts: Mapping[str, str]) -> Work:
-        """What a block costs that is cut so."""
-        work = self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
-        assert work is not None
-        return work
+    def run_cut(self, block: Call, layouts: Mapping[str, str]) -> BlockRun | None:
+        """What a block costs a rank that is cut so; None where it cannot be."""
+        return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
 
-    def _try(self, call: Call, layouts: Layouts) -> Work | None:
+    def _work(self, call: Call, layouts: Layouts) -> Work | None:
+        run = self._try(call, layouts)
+        return None if run is None else run.work
+
+    def _try(self, call: Call, layouts: Layouts) -> BlockRun | None:
         """What the call costs so, forward and backward; None where DTensor cannot do it."""
         arguments, named, stream = self._distributed(call)
         count = Count(self._mode)
         try:
             with self._cut(call.module, _texts(layouts)), count:
-                outputs = pytree.tree_leaves(call.module(*arguments, **named))
+                kept = Kept(call.module)
+                with kept.hooks():
+                    outputs = pytree.tree_leaves(call.module(*arguments, **named))
                 output = next(each for each in outputs if isinstance(each, Tensor) and each.is_floating_point())
                 if not isinstance(output, DTensor):
                     return None
                 output = output.redistribute(placements=self._stream)
+                kept.drop_chained(stream, [output])
                 count.when = "backward"
                 output.backward(output.detach())  # type: ignore[no-untyped-call]
                 if isinstance(stream.grad, DTensor):
@@ -134,7 +144,7 @@ class LayoutSearch:
                     _sum_gradient(parameter)
         except Exception:  # whatever it was, this is not a way to cut the model
             return None
-        return count.work
+        return BlockRun(count.work, kept.size, count.dear)
 
     def _distributed(self, call: Call) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         """The call's arguments with its first activation as the stream is."""

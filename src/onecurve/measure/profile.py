@@ -5,7 +5,7 @@ forward and backward; and the model once more with all its blocks passed over, w
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from onecurve.describe.profile import Module, Profile, Work
 from onecurve.measure.blocks import passed_over
 from onecurve.measure.call import Call, alike_once
+from onecurve.measure.kept import Kept
 from onecurve.measure.work import Count
 
 
@@ -34,56 +35,36 @@ def profile(model: nn.Module, blocks: Sequence[str], forward: Forward, optimizer
     with forward.mode:
         with torch.no_grad(), alike_once(modules) as kinds:
             forward.run()
-        found, shared = [], _Kept(model)
+        found, shared = [], Kept(model)
         for kind in kinds.values():
-            work, kept = _run_block(kind.first, forward.mode, shared)
-            found.append(_module(kind.first.module.parameters(), kind.names, work, kept, kind.first.given))
+            run = run_block(kind.first, forward.mode, shared)
+            found.append(module_of(kind.first.module.parameters(), kind.names, run, kind.first.given))
         returned = {modules[name]: kind.first.output for kind in kinds.values() for name in kind.names}
         with passed_over(returned):
-            work, outside = _run_outside(model, forward)
+            count, outside = _run_outside(model, forward)
     inside = {id(each) for module in modules.values() for each in module.parameters()}
     rest = [each for each in model.parameters() if id(each) not in inside]
     outside.drop(shared)
     return Profile(
         forward.samples,
         tuple(found),
-        _module(rest, [], work, outside.size, None),
+        module_of(rest, [], BlockRun(count.work, outside.size, count.dear), None),
         shared.size,
         optimizer_tensors,
     )
 
 
-@dataclass
-class _Kept:
-    """Storages that autograd keeps, but for the model's own."""
+@dataclass(frozen=True)
+class BlockRun:
+    """A block by itself, forward and backward, on one rank."""
 
-    model: nn.Module
-    storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        state = (*self.model.parameters(), *self.model.buffers())
-        self._own = {each.untyped_storage()._cdata for each in state}
-
-    @property
-    def size(self) -> int:
-        return sum(each.nbytes() for each in self.storages.values())
-
-    def pack(self, tensor: Tensor) -> Tensor:
-        self.add(tensor)
-        return tensor
-
-    def add(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._own:
-            self.storages[storage._cdata] = storage
-
-    def drop(self, other: "_Kept") -> None:
-        for key in other.storages:
-            self.storages.pop(key, None)
+    work: Work
+    kept: int
+    dear: int
 
 
-def _run_block(call: Call, mode: FakeTensorMode, shared: _Kept) -> tuple[Work, int]:
-    """One block by itself, and what it keeps. What it is given beside the stream others keep too: that is `shared`."""
+def run_block(call: Call, mode: FakeTensorMode, shared: Kept) -> BlockRun:
+    """One block by itself. What it keeps of what it is given beside the stream others keep too: that is `shared`."""
     leaves, form = pytree.tree_flatten((call.arguments, call.named))
     places = [number for number, each in enumerate(leaves) if isinstance(each, Tensor)]
     stream = leaves[places[0]].detach()
@@ -91,31 +72,29 @@ def _run_block(call: Call, mode: FakeTensorMode, shared: _Kept) -> tuple[Work, i
         stream = stream.requires_grad_().clone()  # not a leaf: a block may write into it
     leaves[places[0]] = stream
     arguments, named = pytree.tree_unflatten(leaves, form)
-    kept, count = _Kept(call.module), Count(mode)
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor), count:
+    kept, count = Kept(call.module), Count(mode)
+    with torch.enable_grad(), kept.hooks(), count:
         outputs = [each for each in pytree.tree_leaves(call.module(*arguments, **named)) if isinstance(each, Tensor)]
         count.when = "backward"
         floating = [each for each in outputs if each.requires_grad]
         torch.autograd.backward(floating, [torch.empty_like(each) for each in floating])
     _clear(call.module)
     for place in places[1:]:
-        if leaves[place].untyped_storage()._cdata in kept.storages:
+        if kept.has(leaves[place]):
             shared.add(leaves[place])
     kept.drop(shared)
-    if stream.untyped_storage()._cdata in kept.storages:  # in a chain a block's output is what the next one is given
-        for each in outputs:
-            kept.storages.pop(each.untyped_storage()._cdata, None)
-    return count.work, kept.size
+    kept.drop_chained(stream, outputs)
+    return BlockRun(count.work, kept.size, count.dear)
 
 
-def _run_outside(model: nn.Module, forward: Forward) -> tuple[Work, _Kept]:
-    kept, count = _Kept(model), Count(forward.mode)
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda tensor: tensor), count:
+def _run_outside(model: nn.Module, forward: Forward) -> tuple[Count, Kept]:
+    kept, count = Kept(model), Count(forward.mode)
+    with torch.enable_grad(), kept.hooks(), count:
         loss = forward.loss()
         count.when = "backward"
         loss.backward()  # type: ignore[no-untyped-call]
     _clear(model)
-    return count.work, kept
+    return count, kept
 
 
 def _clear(module: nn.Module) -> None:
@@ -123,7 +102,7 @@ def _clear(module: nn.Module) -> None:
         parameter.grad = None
 
 
-def _module(parameters: Iterable[Tensor], names: Sequence[str], work: Work, kept: int, given: Tensor | None) -> Module:
+def module_of(parameters: Iterable[Tensor], names: Sequence[str], run: BlockRun, given: Tensor | None) -> Module:
     every = list(parameters)
     trained = [each for each in every if each.requires_grad]
     return Module(
@@ -132,7 +111,8 @@ def _module(parameters: Iterable[Tensor], names: Sequence[str], work: Work, kept
         sum(each.numel() for each in trained),
         sum(each.nbytes for each in every),
         sum(each.nbytes for each in trained),
-        work,
-        kept,
+        run.work,
+        run.kept,
         0 if given is None else given.nbytes,
+        run.dear,
     )

@@ -34,6 +34,8 @@ class Count(TorchDispatchMode):
         self._moved: Counter[When] = Counter()
         self._operations: Counter[When] = Counter()
         self.collectives: list[Collective] = []
+        self.dear = 0
+        """Bytes that products gave in forward."""
         self.when: When = "forward"
 
     @property
@@ -58,6 +60,8 @@ class Count(TorchDispatchMode):
             kind, flops = _flops(operation, arguments, named, result)
             if flops:
                 self._flops[self.when][kind] += flops
+                if self.when == "forward":
+                    self.dear += sum(each.nbytes for each in pytree.tree_leaves(result) if isinstance(each, Tensor))
             if not operation.is_view:
                 tensors = {id(x): x.nbytes for x in pytree.tree_leaves((arguments, result)) if isinstance(x, Tensor)}
                 self._moved[self.when] += sum(tensors.values())

@@ -5,7 +5,7 @@ MPICH" (2005, doi:10.1177/1094342005051521); an all-reduce is a reduce-scatter a
 hosts at once, as NCCL's rings go: the slower of the two sets the pace.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onecurve.describe.cluster import Hosts, Link
 from onecurve.describe.mesh import AXES, Mesh
@@ -28,6 +28,10 @@ class Place:
     @property
     def hosts(self) -> int:
         return -(-self.ranks // self.neighbours)
+
+    @property
+    def felt(self) -> float | None:
+        return self.inside.felt if self.ranks == self.neighbours else self.network.felt
 
     def seconds(self, kind: CollectiveKind, size: float) -> float:
         """Of a tensor of so many bytes. Between hosts each of the neighbours has its part of the network; where all
@@ -65,6 +69,6 @@ def place(mesh: Mesh, axis: str, hosts: Hosts, inside: float = 1.0, network: flo
     return Place(
         ranks,
         max(1, min(ranks, hosts.devices // stride)),
-        Link(hosts.inside.latency, hosts.inside.bandwidth * inside),
-        Link(hosts.network.latency, hosts.network.bandwidth * network),
+        replace(hosts.inside, bandwidth=hosts.inside.bandwidth * inside),
+        replace(hosts.network, bandwidth=hosts.network.bandwidth * network),
     )

@@ -24,4 +24,5 @@ def seconds(load: Load, device: DeviceSpec, precision: str, constants: Constants
         dense / (peak * device.matrix * constants.matrix)
         + attention / (wide * device.attention * constants.attention)
         + load.moved / (device.bandwidth * constants.memory)
+        + load.operations * device.operation
     )

@@ -9,35 +9,42 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Profile
+from onecurve.describe.profile import Module, Profile
 from onecurve.describe.units import bytes_text
 from onecurve.predict.share import held, largest_share
 
-_OVERHEAD = 4e9
-"""Of an accelerator: the driver's context, the collectives' buffers, what the allocator cannot use."""
 
-
-def components(profile: Profile, plan: Plan, engine: Engine, overhead: float = _OVERHEAD) -> dict[str, float]:
+def components(profile: Profile, plan: Plan, engine: Engine, overhead: float) -> dict[str, float]:
     """Bytes of the fullest rank: of the first stage, which has most rounds under way, or of the last, which has the
     output."""
     mesh, share, elements = plan.mesh, largest_share(profile, plan), held(profile, plan)
     whole_gradients = mesh.shard > 1 and plan.rounds > 1 and plan.reduce == "step"
     largest = max((block.parameters for block in profile.blocks), default=0)
+    gathered = elements if plan.sharding == "zero2" else 2 * largest  # the next block's are on their way
     state = {
         "weights": elements * engine.weight_bytes / mesh.shard,
         "gradients": elements * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
         "optimizer": elements * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
-        "gathered": 2 * largest * engine.gathered_bytes if mesh.shard > 1 else 0.0,
+        "gathered": gathered * engine.gathered_bytes if mesh.shard > 1 else 0.0,
     }
     under_way = plan.rounds if plan.schedule == "gpipe" and mesh.pipeline > 1 else min(plan.rounds, mesh.pipeline)
     between = mesh.tensor if plan.sequence else 1  # what lies between blocks is cut as well
-    kept = sum(
-        (block.given / between if plan.recompute == "full" else block.kept) * block.count for block in profile.blocks
-    )
-    at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute == "full" else 0
-    first = under_way * share * kept + at_work
-    last = share * kept + at_work + profile.outside.kept
+    kept = sum(_kept(block, plan, engine, between) * block.count for block in profile.blocks)
+    at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute != "none" else 0
+    first = under_way * share * kept + at_work + profile.shared
+    last = share * kept + at_work + profile.shared + profile.outside.kept
     return {**state, "activations": max(first, last), "overhead": overhead}
+
+
+def _kept(block: Module, plan: Plan, engine: Engine, between: int) -> float:
+    """Of one round. Weights that were cast for it are kept with it, unless they were gathered as they are needed."""
+    given = block.given / between
+    if plan.recompute == "full":
+        return given
+    if plan.recompute == "selective":
+        return min(given + block.dear, block.kept)
+    casts = engine.gathered_bytes * block.parameters if engine.gathered_bytes < engine.weight_bytes else 0.0
+    return max(given, block.kept - casts) if plan.mesh.shard > 1 else block.kept
 
 
 def state_bytes(parameters: int, trained: int, optimizer_tensors: int, plan: Plan) -> int:

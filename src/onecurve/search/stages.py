@@ -1,44 +1,61 @@
 """Which blocks make up a pipeline stage: stages of equal cost, as far as blocks can be spread so."""
 
-from collections.abc import Sequence
-from functools import cache
+from bisect import bisect
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
-Cost = tuple[float, float]
+from onecurve.describe.costs import Row, Weight
+
+_ENDLESS: Weight = (float("inf"), float("inf"))
 
 
-def balance(costs: Sequence[Cost], stages: int, first: Cost = (0, 0), last: Cost = (0, 0)) -> tuple[int, ...]:
+@lru_cache(4096)
+def balance(row: Row, stages: int) -> tuple[int, ...]:
     """The number of blocks in each stage, at least one: the dearest stage costs as little as possible.
 
-    A cost is (time, memory), compared in this order; `first` and `last` are what the first and the last stage do beside
-    their blocks. Exact: every way to spread the blocks is considered, by way of the best of shorter pipelines.
+    Time comes before memory. Exact: stages are filled as far as a limit allows, which finds a way if there is one; and
+    the limit is lowered until there is none.
     """
-    count = len(costs)
-    times, sizes = ([0.0, *accumulate(each[n] for each in costs)] for n in (0, 1))
+    spread = _Spread(row, stages)
+    found = spread.below(_ENDLESS)
+    assert found is not None
+    while (cheaper := spread.below(spread.dearest(found))) is not None:
+        found = cheaper
+    return tuple(end - begin for begin, end in pairwise(found))
 
-    def cost(begin: int, end: int, stage: int) -> Cost:
-        beside = [each for each, here in ((first, stage == 0), (last, stage == stages - 1)) if here]
-        return (
-            times[end] - times[begin] + sum(each[0] for each in beside),
-            sizes[end] - sizes[begin] + sum(each[1] for each in beside),
-        )
 
-    @cache
-    def best(stage: int, begin: int) -> tuple[Cost, int]:
-        """From this stage on: the dearest stage, and where this one ends."""
-        if stage == stages - 1:
-            return cost(begin, count, stage), count
-        found: tuple[Cost, int] | None = None
-        for end in range(begin + 1, count - (stages - stage - 1) + 1):
-            own = cost(begin, end, stage)
-            if found is not None and own >= found[0]:  # a longer stage costs no less
-                break
-            way = max(own, best(stage + 1, end)[0]), end
-            found = way if found is None else min(found, way)
-        assert found is not None
-        return found
+class _Spread:
+    def __init__(self, row: Row, stages: int) -> None:
+        self._row, self._stages, self._count = row, stages, len(row.blocks)
+        self._times, self._sizes = ([0.0, *accumulate(each[n] for each in row.blocks)] for n in (0, 1))
 
-    ends = [0]
-    for stage in range(stages):
-        ends.append(best(stage, ends[-1])[1])
-    return tuple(end - begin for begin, end in pairwise(ends))
+    def below(self, limit: Weight) -> list[int] | None:
+        """Where stages begin and end, such that each costs less than the limit; None where that cannot be."""
+        ends = [0]
+        for stage in range(self._stages):
+            begin, most = ends[-1], self._count - (self._stages - stage - 1)  # a block is left for each of the others
+            end = self._near(begin, most, stage, limit)
+            while end < most and self._cost(begin, end + 1, stage) < limit:
+                end += 1
+            while end > begin + 1 and self._cost(begin, end, stage) >= limit:
+                end -= 1
+            if self._cost(begin, end, stage) >= limit:
+                return None
+            ends.append(end)
+        return ends if ends[-1] == self._count else None
+
+    def _near(self, begin: int, most: int, stage: int, limit: Weight) -> int:
+        """About where a stage reaches the limit's time."""
+        reached = self._times[begin] + limit[0] - self._cost(begin, begin, stage)[0]
+        return min(max(begin + 1, bisect(self._times, reached) - 1), most)
+
+    def dearest(self, ends: list[int]) -> Weight:
+        return max(self._cost(begin, end, stage) for stage, (begin, end) in enumerate(pairwise(ends)))
+
+    def _cost(self, begin: int, end: int, stage: int) -> Weight:
+        time, size = self._times[end] - self._times[begin], self._sizes[end] - self._sizes[begin]
+        if stage == 0:
+            time, size = time + self._row.first[0], size + self._row.first[1]
+        if stage == self._stages - 1:
+            time, size = time + self._row.last[0], size + self._row.last[1]
+        return time, size

@@ -22,7 +22,7 @@ from onecurve.train.objective import objective_of, refuse_false_mean
 from onecurve.train.trainer import Trainer
 from onecurve.verbs.data import Data
 from onecurve.verbs.stages import flow_of, refuse_other_blocks
-from onecurve.verbs.tracing import blocks_of
+from onecurve.verbs.tracing import Traceable, blocks_of
 
 if TYPE_CHECKING:
     from onecurve.apply.pipeline import PipelinePart
@@ -78,7 +78,7 @@ def _part(
     if plan.mesh.pipeline > 1:
         from onecurve.apply.pipeline import PipelinePart  # torch's pipelining takes a second to import
 
-        flow = flow_of(job, data)
+        flow = flow_of(Traceable(job, data))
         refuse_other_blocks(plan, flow)
         return PipelinePart(blueprint, plan, mesh, device, flow, draw(job.model, job.seed), job.batch_norm)
     wraps = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -13,60 +13,54 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from onecurve.apply.precision import computing
 from onecurve.apply.tensor import TensorAxis
 from onecurve.describe.cluster import Link
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Work
-from onecurve.job.job import Job
+from onecurve.device.device import local_cpu
 from onecurve.measure.blocks import find_blocks, passed_over
 from onecurve.measure.call import Call, alike_once, observe
-from onecurve.measure.layouts import LayoutSearch, pattern
+from onecurve.measure.layouts import Cut, LayoutSearch, pattern
+from onecurve.measure.profile import BlockRun
 from onecurve.predict.collective import alone
-from onecurve.train.objective import objective_of
-from onecurve.verbs.data import Data
-from onecurve.verbs.tracing import blocks_of, traceable
-
-_SAMPLES = 2
+from onecurve.verbs.tracing import Traceable
 
 
-def layouts_for(plan: Plan, job: Job, data: Data) -> dict[str, str]:
+def layouts_for(plan: Plan, traceable: Traceable) -> dict[str, str]:
     """How the plan's tensor axis cuts the model. Before the process joins others: it pretends to be in a world of its
     own."""
-    layouts = derive(job, data, plan.mesh.tensor)
-    _refuse_if_less_split(plan, layouts, job, data)
+    layouts = derive(traceable, plan.mesh.tensor)
+    _refuse_if_less_split(plan, layouts, traceable)
     return {name: str(layout) for name, layout in layouts.items()}
 
 
-def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], job: Job, data: Data) -> None:
+def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], traceable: Traceable) -> None:
     """Heads, or whatever else must stay together, set a limit to the degree: beyond it only a part is split."""
     degree = plan.mesh.tensor
-    most = layouts if degree == 2 else derive(job, data, 2)
+    most = layouts if degree == 2 else derive(traceable, 2)
     if not most:
         raise OnecurveError(f"plan {plan}: nothing in this model can be split along 'tensor'; use another axis")
     if lost := [name for name in most if name not in layouts]:
         tried = [each for each in range(2, degree) if degree % each == 0]
-        fitting = [each for each in tried if not set(most) - set(derive(job, data, each))]
+        fitting = [each for each in tried if not set(most) - set(derive(traceable, each))]
         raise OnecurveError(
             f"plan {plan}: tensor = {degree} cannot split {', '.join(lost)} (heads cannot be divided); "
             f"try {', '.join(map(str, fitting)) or 'another axis'}"
         )
 
 
-def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
+def derive(traceable: Traceable, degree: int) -> dict[str, Layout]:
     """Patterns of parameter names → layouts, for so many tensor ranks."""
-    blueprint = traceable(job)
-    assert blueprint.tape is not None
-    model = blueprint.module
-    micro = blueprint.faked(data.micro(0, min(_SAMPLES, job.global_batch)))
+    model, micro = traceable.model, traceable.micro()
     with pretended_world(degree) as mesh:
         with alike_once({name: model.get_submodule(name) for name in find_blocks(model)}):
             calls = observe(model, lambda: micro.forward(model))
         search = LayoutSearch(
             mesh,
-            blueprint.tape.mode,
-            lambda module, layouts: TensorAxis(mesh, layouts, sequence=False).held(module),
+            traceable.mode,
+            _cutting(traceable, mesh, sequence=False),
             lambda collective: alone(degree, Link()).seconds(collective.kind, collective.size),
         )
         blocks = find_blocks(model, {call.name for call in calls}) or [""]
@@ -84,33 +78,59 @@ def derive(job: Job, data: Data, degree: int) -> dict[str, Layout]:
 
             def run() -> Tensor:
                 with passed_over(returned):
-                    return objective_of(job.loss)(micro.forward(model), micro).sum
+                    return traceable.loss(micro)
 
-            found |= search.of_tables(model, outside, run)
+            sizes = [sum(each.numel() for each in block.parameters()) for block in traceable.modules.values()]
+            found |= search.of_tables(model, outside, max(sizes, default=0), run)
         return found
 
 
-def block_work(job: Job, data: Data, plan: Plan, samples: int) -> dict[tuple[str, ...], Work]:
-    """What each block costs a tensor rank under the plan, by the names of those that are alike."""
-    blueprint = traceable(job)
-    assert blueprint.tape is not None
-    read = data.micro(0, samples)
-    model, micro = blueprint.module, blueprint.faked(read)
-    blocks = {name: model.get_submodule(name) for name in blocks_of(blueprint, read)}
-    with pretended_world(plan.mesh.tensor) as mesh:
-        with torch.no_grad(), alike_once(blocks) as kinds:
-            micro.forward(model)
-        search = LayoutSearch(
+def cut_blocks(traceable: Traceable, plan: Plan, samples: int) -> dict[tuple[str, ...], BlockRun | None]:
+    """What each block costs a tensor rank under the plan, by the names of those that are alike; None where it cannot be
+    cut so."""
+    kinds = traceable.kinds(samples, plan.precision)
+    with _searching(traceable, plan) as search:
+        return {
+            tuple(kind.names): search.run_cut(replace(kind.first, name=""), _inside(kind.first, plan.layouts))
+            for kind in kinds
+        }
+
+
+def cut_outside(traceable: Traceable, plan: Plan, samples: int) -> BlockRun | None:
+    """The same of all that is outside the blocks."""
+    micro, modules = traceable.micro(samples), traceable.modules
+    kinds = traceable.kinds(samples, plan.precision)
+    returned = {modules[name]: kind.first.output for kind in kinds for name in kind.names}
+
+    def run() -> Tensor:
+        with passed_over(returned):
+            return traceable.loss(micro)
+
+    with _searching(traceable, replace(plan, sequence=False)) as search:
+        return search.run_model_cut(traceable.model, plan.layouts, run)
+
+
+def _cutting(traceable: Traceable, mesh: DeviceMesh, sequence: bool) -> Cut:
+    """As apply/ would. Where the model is tried as a whole its blocks are passed over, and need not be cut."""
+    inside = [each for block in traceable.modules.values() for each in block.modules()]
+
+    def cut(module: nn.Module, layouts: Mapping[str, str]) -> AbstractContextManager[None]:
+        left_out = inside if module is traceable.model else []
+        return TensorAxis(mesh, layouts, sequence).held(module, left_out)
+
+    return cut
+
+
+@contextmanager
+def _searching(traceable: Traceable, plan: Plan) -> Iterator[LayoutSearch]:
+    with pretended_world(plan.mesh.tensor) as mesh, computing(plan.precision, local_cpu()):
+        yield LayoutSearch(
             mesh,
-            blueprint.tape.mode,
-            lambda module, layouts: TensorAxis(mesh, layouts, plan.sequence).held(module),
+            traceable.mode,
+            _cutting(traceable, mesh, plan.sequence),
             lambda _: 0.0,
             Shard(1) if plan.sequence else None,
         )
-        return {
-            tuple(kind.names): search.work_of(replace(kind.first, name=""), _inside(kind.first, plan.layouts))
-            for kind in kinds.values()
-        }
 
 
 def _inside(block: Call, layouts: Mapping[str, str]) -> dict[str, str]:

@@ -1,30 +1,22 @@
 """The profile of a job's model."""
 
-from torch import Tensor
-
 from onecurve.apply.guess import Guess
+from onecurve.apply.precision import computing
+from onecurve.describe.plan import Precision
 from onecurve.describe.profile import Profile
+from onecurve.device.device import local_cpu
 from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer
 from onecurve.measure.profile import Forward, profile
-from onecurve.train.objective import objective_of
-from onecurve.verbs.data import Data
-from onecurve.verbs.tracing import blocks_of, traceable
+from onecurve.verbs.tracing import Traceable
 
 
-def profile_of(job: Job, data: Data, samples: int) -> Profile:
-    """What a micro-batch of so many samples costs. Traced on fake tensors: nothing is computed, nothing held."""
-    blueprint = traceable(job)
-    assert blueprint.tape is not None
-    read = data.micro(0, samples)
-    micro, model = blueprint.faked(read), blueprint.module
-
-    def loss() -> Tensor:
-        return objective_of(job.loss)(micro.forward(model), micro).sum
-
-    forward = Forward(blueprint.tape.mode, samples, lambda: micro.forward(model), loss)
-    with Guess():
-        return profile(model, blocks_of(blueprint, read), forward, optimizer_tensors(job))
+def profile_of(traceable: Traceable, samples: int, precision: Precision = "fp32") -> Profile:
+    """What a micro-batch of so many samples costs."""
+    micro = traceable.micro(samples)
+    forward = Forward(traceable.mode, samples, lambda: micro.forward(traceable.model), lambda: traceable.loss(micro))
+    with Guess(), computing(precision, local_cpu()):
+        return profile(traceable.model, traceable.blocks, forward, optimizer_tensors(traceable.job))
 
 
 def optimizer_tensors(job: Job) -> int:

@@ -4,33 +4,28 @@ from collections.abc import Iterable
 
 from torch import nn
 
+from onecurve.describe.costs import Row, Weight
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.flow import Flow
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Module
-from onecurve.job.job import Job
 from onecurve.measure.call import alike_once
 from onecurve.measure.flow import trace_flow
-from onecurve.search.stages import Cost, balance
-from onecurve.verbs.data import Data
+from onecurve.search.stages import balance
 from onecurve.verbs.profile import profile_of
-from onecurve.verbs.tracing import blocks_of, traceable
-
-_SAMPLES = 2
+from onecurve.verbs.tracing import FEW, Traceable
 
 
-def flow_of(job: Job, data: Data) -> Flow:
+def flow_of(traceable: Traceable) -> Flow:
     """What flows between the blocks of the job's model."""
-    micro = data.micro(0, min(_SAMPLES, job.global_batch))
-    blueprint = traceable(job)
-    assert blueprint.tape is not None
-    blocks = blocks_of(blueprint, micro)
-    if not blocks:
+    if not traceable.blocks:
         raise OnecurveError(
             "model: no repeated blocks were found in it, so a pipeline has nothing to split; use another axis"
         )
-    with alike_once({name: blueprint.module.get_submodule(name) for name in blocks}):
-        return trace_flow(blueprint.module, blocks, blueprint.tape.mode, lambda: blueprint.forward(micro))
+    with alike_once(traceable.modules):
+        return trace_flow(
+            traceable.model, traceable.blocks, traceable.mode, lambda: traceable.blueprint.forward(traceable.micro())
+        )
 
 
 def refuse_other_blocks(plan: Plan, flow: Flow) -> None:
@@ -42,27 +37,35 @@ def refuse_other_blocks(plan: Plan, flow: Flow) -> None:
         )
 
 
-def spread(plan: Plan, job: Job, data: Data) -> tuple[int, ...]:
+def spread(plan: Plan, traceable: Traceable) -> tuple[int, ...]:
     """How many blocks each stage has."""
-    flow = flow_of(job, data)
-    if plan.stage_count > len(flow.blocks):
+    row = row_of(traceable)
+    if plan.stage_count > len(row.blocks):
         raise OnecurveError(
-            f"plan {plan}: {plan.stage_count} stages for a model of {len(flow.blocks)} blocks; shorten the pipeline"
+            f"plan {plan}: {plan.stage_count} stages for a model of {len(row.blocks)} blocks; shorten the pipeline"
         )
-    model = traceable(job).module
+    return balance(row, plan.stage_count)
+
+
+def row_of(traceable: Traceable) -> Row:
+    """The model's blocks, to be spread over stages."""
+    flow, model = flow_of(traceable), traceable.model
     try:
-        profile = profile_of(job, data, min(_SAMPLES, job.global_batch))
+        profile = profile_of(traceable, min(FEW, traceable.job.global_batch))
     except Exception:  # a loss may ask for values, which fake tensors do not have; blocks are weighed by their size
-        return balance([(float(_bytes(model, [name])), 0.0) for name in flow.blocks], plan.stage_count)
+        return Row(tuple((float(_bytes(model, [name])), 0.0) for name in flow.blocks))
     of_block = {name: each for each in profile.blocks for name in each.names}
     copies = 2 + profile.optimizer_tensors  # parameters, gradients, optimizer state
-    first: Cost = (0.0, copies * _bytes(model, flow.used[0]))
-    # What is outside the blocks and costs time is the head and the loss; embeddings are looked up.
-    last: Cost = (float(profile.outside.work.flops), copies * _bytes(model, flow.used[-1]))
-    return balance([_cost(of_block[name], copies) for name in flow.blocks], plan.stage_count, first, last)
+    return Row(
+        tuple(_weight(of_block[name], copies) for name in flow.blocks),
+        (0.0, float(copies * _bytes(model, flow.used[0]))),
+        # What is outside the blocks and costs time is the head and the loss; embeddings are looked up.
+        (float(profile.outside.work.flops), float(copies * _bytes(model, flow.used[-1]))),
+        tuple(profile.blocks.index(of_block[name]) for name in flow.blocks),
+    )
 
 
-def _cost(block: Module, copies: int) -> Cost:
+def _weight(block: Module, copies: int) -> Weight:
     return float(block.work.flops), float(copies * block.parameter_bytes + block.kept)
 
 

@@ -17,6 +17,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import Micro
 from onecurve.verbs.data import open_data
 from onecurve.verbs.stages import flow_of
+from onecurve.verbs.tracing import Traceable
 
 CPU = torch.device("cpu")
 
@@ -68,7 +69,7 @@ def staged(build: Callable[[], nn.Module], cuts: list[int]) -> tuple[list[Tensor
         steps=1,
     )
     data = open_data(job)
-    flow, micro = flow_of(job, data), data.micro(0, 4)
+    flow, micro = flow_of(Traceable(job, data)), data.micro(0, 4)
     given: list[Tensor] = []
     for begin, end in itertools.pairwise([0, *cuts, len(flow.blocks)]):
         blueprint = draw(build, job.seed)

@@ -11,6 +11,7 @@ from onecurve.job.script import load_job
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import open_data
 from onecurve.verbs.profile import profile_of
+from onecurve.verbs.tracing import Traceable
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import one_rank
@@ -23,7 +24,7 @@ def test_llama_3_405b_equals_the_closed_forms() -> None:
     width, depth, heads, kv_heads, hidden, words = one_rank.MODELS["llama3-405b"].values()
     length = 8192
     job = one_rank.make_job("llama3-405b", depth, length, batch=16)
-    found = profile_of(job, open_data(job), samples=1)
+    found = profile_of(Traceable(job, open_data(job)), samples=1)
     matrices = 2 * width**2 + 2 * width * (width // heads * kv_heads) + 3 * width * hidden
     assert found.parameters == depth * (matrices + 2 * width) + 2 * words * width + width == 405_853_388_800
     products = 2 * length * (depth * matrices + words * width)
@@ -48,7 +49,7 @@ def test_llama_3_405b_equals_the_closed_forms() -> None:
 def test_kept_activations_are_those_of_a_real_run(script: str, arguments: list[str]) -> None:
     job = load_job(ROOT / script, tuple(arguments))
     data = open_data(job)
-    found = profile_of(job, data, samples=4)
+    found = profile_of(Traceable(job, data), samples=4)
     model, micro = job.model(), data.micro(0, 4)
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, int] = {}

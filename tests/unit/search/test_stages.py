@@ -4,6 +4,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onecurve.describe.costs import Row
 from onecurve.search.stages import balance
 
 costs = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=8)
@@ -36,17 +37,17 @@ def dearest(costs: list, sizes: tuple[int, ...], first: tuple, last: tuple) -> t
 def test_no_other_way_has_a_cheaper_dearest_stage(costs: list, stages: int, first: tuple, last: tuple) -> None:
     if stages > len(costs):
         return
-    found = balance(costs, stages, first, last)
+    found = balance(Row(tuple(costs), first, last), stages)
     best = min(dearest(costs, sizes, first, last) for sizes in ways(len(costs), stages))
     assert sum(found) == len(costs)
     assert dearest(costs, found, first, last) == best
 
 
 def test_a_heavy_head_takes_a_block_from_the_last_stage() -> None:
-    assert balance([(1, 0)] * 8, 2, last=(2, 0)) == (5, 3)
+    assert balance(Row(((1, 0),) * 8, last=(2, 0)), 2) == (5, 3)
 
 
 def test_hundreds_of_blocks_take_no_time() -> None:
     begin = time.perf_counter()
-    assert balance([(1, 1)] * 480, 16) == (30,) * 16
+    assert balance(Row(((1, 1),) * 480), 16) == (30,) * 16
     assert time.perf_counter() - begin < 3  # all ways, without leaving out the hopeless ones, took ten

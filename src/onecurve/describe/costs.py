@@ -1,0 +1,51 @@
+"""What a job costs at a few points, from which predict/ tells what it costs at any other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onecurve.describe.plan import Precision
+from onecurve.describe.profile import Profile
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The model computed in one precision."""
+
+    few: Profile
+    many: Profile
+    """The same of twice as many samples."""
+    halved: Mapping[bool, Profile] = field(default_factory=dict)
+    """Of as many samples, what one of two tensor ranks does; by whether the sequence is cut between them too."""
+
+
+Weight = tuple[float, float]
+"""FLOPs and bytes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The blocks in the order in which they run: what pipeline stages can be made of."""
+
+    blocks: tuple[Weight, ...] = ()
+    first: Weight = (0.0, 0.0)
+    """What the first stage has beside its blocks: embeddings."""
+    last: Weight = (0.0, 0.0)
+    """The head, the loss."""
+    kinds: tuple[int, ...] = ()
+    """Which of the profile's blocks each of them is like; empty where the model could not be profiled."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    traces: Mapping[Precision, Trace]
+    global_batch: int
+    steps: int
+    row: Row = field(default_factory=Row)
+    tensor: tuple[int, ...] = ()
+    """Over how many tensor ranks it can be cut, beside 1."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """How."""
+    reading: float = 0.0
+    """Seconds that a sample takes to be read; 0 where that is not known."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Why it cannot be split along an axis."""

@@ -1,0 +1,121 @@
+"""One round of a model on one rank: forward, backward, what is computed again, what is sent along axes that cut it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+from onecurve.describe.cluster import Hosts
+from onecurve.describe.plan import Plan, Recompute
+from onecurve.describe.profile import Load, Module, Profile, When, Work
+from onecurve.predict import compute
+from onecurve.predict.collective import Place
+from onecurve.predict.constants import Constants
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One module forward or backward."""
+
+    computed: float
+    sent: float
+    """Along axes that cut the module itself, in the way."""
+    host: float
+    """What it takes the host to start all that, as far as it is longer: then the host sets the pace."""
+
+    @property
+    def total(self) -> float:
+        return self.computed + self.sent + self.host
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds, of a module or of several."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    again: float = 0.0
+    """Forward once more, where it is recomputed."""
+    tensor: float = 0.0
+    host: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward + self.again + self.tensor + self.host
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is gathered and scattered as one under `shard`, and the computing that may hide it."""
+
+    module: Module
+    count: int
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """Of all blocks, and of what is outside them."""
+
+    profile: Profile
+    blocks: Times
+    outside: Times
+    units: tuple[Unit, ...]
+    """The last one is what is outside."""
+
+
+class Rounds:
+    """Each worked out once: many plans have the same."""
+
+    def __init__(self, hosts: Hosts, constants: Constants, place: Callable[[Plan, str], Place]) -> None:
+        self._hosts, self._constants, self._place = hosts, constants, place
+        self._made: dict[tuple[int, int, int, Recompute], Round] = {}
+
+    def of(self, profile: Profile, plan: Plan) -> Round:
+        key = id(profile), plan.mesh.tensor, plan.mesh.expert, plan.recompute
+        if key not in self._made:
+            self._made[key] = self._round(profile, plan)
+        return self._made[key]
+
+    def _round(self, profile: Profile, plan: Plan) -> Round:
+        units, found = [], []
+        for module in profile.modules:
+            recompute = "none" if module is profile.outside else plan.recompute
+            passes = self._passes(module.work, plan, recompute)
+            forward, backward, again = passes
+            units.append(Unit(module, module.count, forward.total, backward.total + again.total))
+            found.append(
+                Times(
+                    forward.computed,
+                    backward.computed,
+                    again.computed,
+                    sum(each.sent for each in passes),
+                    sum(each.host for each in passes),
+                )
+            )
+        *blocks, outside = found
+        counts = [block.count for block in profile.blocks]
+        summed = {
+            each.name: sum(getattr(times, each.name) * n for times, n in zip(blocks, counts, strict=True))
+            for each in fields(Times)
+        }
+        return Round(profile, Times(**summed), outside, tuple(units))
+
+    def _passes(self, work: Work, plan: Plan, recompute: Recompute) -> tuple[Pass, Pass, Pass]:
+        """Forward, backward, and what is computed again: nothing, all of forward, or all but its matrix products."""
+        forward = self._pass(work, "forward", work.forward, plan)
+        backward = self._pass(work, "backward", work.backward, plan)
+        if recompute == "none":
+            return forward, backward, Pass(0.0, 0.0, 0.0)
+        if recompute == "full":
+            return forward, backward, forward
+        attention = work.forward.flops.get("attention", 0)
+        light = Load({"attention": attention}, work.forward.moved, work.forward.operations)
+        return forward, backward, self._pass(Work(), "forward", light, plan)
+
+    def _pass(self, work: Work, when: When, load: Load, plan: Plan) -> Pass:
+        here = (each for each in work.collectives if each.when == when)
+        exchanges = [each for each in here if plan.mesh.degrees[each.axis] > 1]
+        computed = compute.seconds(load, self._hosts.device, plan.precision, self._constants)
+        sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
+        started = load.operations + self._constants.exchange * len(exchanges)
+        return Pass(computed, sent, max(0.0, started * self._constants.launch - computed - sent))

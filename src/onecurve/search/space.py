@@ -1,0 +1,141 @@
+"""Which plans are possible, in three levels: what a round computes, how rounds follow each other, what is sharded.
+
+A *core* says the axes, the micro-batch and the precision; its *ways* add schedule and recomputation; their *splits* say
+which of the data-parallel ranks hold copies and which hold shards. Left out is what cannot be the best: an option that
+has no effect on a plan, and `gpipe` where 1f1b takes as long and less memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import get_args
+
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan, Recompute, Schedule, Sharding, split_evenly
+from onecurve.predict.forecast import Forecast
+from onecurve.search.shares import by_speed
+from onecurve.search.stages import balance
+
+
+class Space:
+    """All plans for a job on a cluster."""
+
+    def __init__(self, forecast: Forecast) -> None:
+        self.forecast = forecast
+        self.cluster, self.costs = forecast.cluster, forecast.costs
+
+    def plans(self) -> Iterator[Plan]:
+        """Every one of them."""
+        for core in self.cores():
+            for way in self.ways(core):
+                yield from self.splits(way)
+
+    def cores(self) -> Iterator[Plan]:
+        """Data-parallel ranks are all copies here."""
+        for tensor in (1, *self._tensor):
+            for pipeline in self._pipeline:
+                for data in self._data(tensor * pipeline):
+                    mesh = Mesh(pipeline=pipeline, replicate=data, tensor=tensor)
+                    for shares, rounds in self._shares(mesh):
+                        for precision, trace in self.costs.traces.items():
+                            for sequence in (False, True) if tensor > 1 else (False,):
+                                if tensor == 1 or sequence in trace.halved:
+                                    yield Plan(mesh, shares, rounds, precision, sequence=sequence)
+
+    def ways(self, core: Plan) -> Iterator[Plan]:
+        for schedule in self._schedules(core):
+            for recompute in get_args(Recompute) if self.recomputes else ("none",):
+                if schedule == "zero-bubble" and recompute != "none":
+                    continue  # its halved backward would recompute twice
+                yield self._staged(replace(core, schedule=schedule, recompute=recompute))
+
+    def splits(self, way: Plan) -> Iterator[Plan]:
+        data = way.mesh.data
+        yield way
+        for shard in _divisors(data)[1:]:
+            mesh = replace(way.mesh, replicate=data // shard, shard=shard)
+            for sharding in ("zero2",) if way.schedule == "zero-bubble" else get_args(Sharding):
+                sharded = replace(way, mesh=mesh, sharding=sharding)
+                yield sharded
+                if way.rounds > 1 and way.schedule != "zero-bubble":
+                    yield replace(sharded, reduce="round")
+
+    @property
+    def _tensor(self) -> tuple[int, ...]:
+        """Within a host: beyond it every product would wait for the network."""
+        most = min(group.cores if group.kind == "cpu" else group.devices for group in self.cluster.groups)
+        return tuple(degree for degree in self.costs.tensor if degree <= most)
+
+    @cached_property
+    def _pipeline(self) -> list[int]:
+        blocks = len(self.costs.row.blocks)
+        return [
+            ranks
+            for ranks in range(1, min(max(1, blocks), self.cluster.devices) + 1)
+            if blocks % ranks == 0 or ranks & (ranks - 1) == 0
+        ]
+
+    def _data(self, model: int) -> list[int]:
+        """How many copies or shards of a model that takes so many ranks: those that share the batch evenly, and the
+        most that there is room for."""
+        most = min(self.cluster.devices // model, self.costs.global_batch)
+        fitting = {each for each in _divisors(self.costs.global_batch) if each <= most}
+        return sorted(each for each in fitting | {most} if each and self._fills_hosts(each * model))
+
+    def _fills_hosts(self, ranks: int) -> bool:
+        groups = self.cluster.groups
+        if len(groups) > 1:  # unequal machines are there to be used, all of them
+            hosts = sum(group.count for group in groups)
+            return ranks % hosts == 0 if groups[0].kind == "cpu" else ranks == self.cluster.devices
+        group = groups[0]
+        if group.kind == "cpu":
+            return ranks <= group.cores or (ranks % group.count == 0 and ranks // group.count <= group.cores)
+        return ranks <= group.devices or ranks % group.devices == 0
+
+    def _shares(self, mesh: Mesh) -> Iterator[tuple[int | tuple[int, ...], int]]:
+        for rounds in _divisors(self.costs.global_batch):
+            size = self.costs.global_batch // rounds
+            if size < mesh.data:
+                return
+            if len(self.cluster.groups) > 1:
+                yield by_speed(size, self._speeds(mesh)), rounds
+            elif size % mesh.data == 0:
+                yield size // mesh.data, rounds
+            elif mesh.pipeline == 1:
+                yield split_evenly(size, mesh.data), rounds
+
+    def _speeds(self, mesh: Mesh) -> list[float]:
+        """Of each data-parallel rank: that of the slowest device it is spread over."""
+        groups = self.cluster.as_ranks(mesh.size)
+        precision = next(iter(self.costs.traces))
+        of_rank = [group.device.speed(precision) for group in groups for _ in range(group.total)]
+        found = [float("inf")] * mesh.data
+        for rank in range(mesh.size):
+            place = mesh.data_rank(rank)
+            found[place] = min(found[place], of_rank[rank])
+        return found
+
+    def _schedules(self, core: Plan) -> Sequence[Schedule]:
+        pipeline, rounds = core.mesh.pipeline, core.rounds
+        if pipeline == 1:
+            return ("1f1b",)
+        found: list[Schedule] = ["1f1b" if rounds >= pipeline else "gpipe"]
+        if rounds % max(1, rounds // pipeline) == 0:
+            if 2 * pipeline <= len(self.costs.row.blocks):
+                found.append("interleaved")
+            found.append("zero-bubble")
+        return found
+
+    @property
+    def recomputes(self) -> bool:
+        return bool(next(iter(self.costs.traces.values())).few.blocks)
+
+    def _staged(self, plan: Plan) -> Plan:
+        if plan.mesh.pipeline == 1:
+            return plan
+        return replace(plan, stages=balance(self.forecast.row(plan), plan.stage_count))
+
+
+def _divisors(number: int) -> list[int]:
+    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})

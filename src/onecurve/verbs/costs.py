@@ -1,0 +1,144 @@
+"""What a job costs, traced at the few points from which all others follow."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from torch import Tensor
+
+from onecurve.describe.costs import Costs, Row, Trace
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.layout import Layout
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan, Precision
+from onecurve.describe.profile import Module, Profile
+from onecurve.measure.profile import BlockRun
+from onecurve.verbs.layouts import cut_blocks, cut_outside, derive
+from onecurve.verbs.profile import profile_of
+from onecurve.verbs.stages import row_of
+from onecurve.verbs.tracing import Traceable
+
+_MANY = 8
+_READ_FOR = 0.2
+
+
+def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor: int, pipeline: bool = True) -> Costs:
+    """`most_tensor`: ranks that a tensor axis may have at most."""
+    job = traceable.job
+    refused: dict[str, str] = {}
+    many = min(_MANY, job.global_batch)
+    traces = {each: _trace(traceable, each, many) for each in precisions}
+    degrees, layouts = _tensor(traceable, most_tensor, refused)
+    if degrees:
+        traces = {
+            each: replace(trace, halved=_halved(traceable, each, trace, layouts)) for each, trace in traces.items()
+        }
+    row = _row(traceable, refused) if pipeline else Row()
+    return Costs(
+        traces,
+        job.global_batch,
+        traceable.data.steps,
+        row,
+        degrees,
+        layouts,
+        _reading(traceable, many),
+        refused,
+    )
+
+
+def _trace(traceable: Traceable, precision: Precision, many: int) -> Trace:
+    few = max(1, many // 2)
+    return Trace(profile_of(traceable, few, precision), profile_of(traceable, many, precision))
+
+
+def _tensor(traceable: Traceable, most: int, refused: dict[str, str]) -> tuple[tuple[int, ...], dict[str, str]]:
+    """Degrees, and the layouts that all of them have."""
+    if most < 2:
+        return (), {}
+    found = derive(traceable, 2)
+    if not found:
+        refused["tensor"] = "nothing in this model can be split along 'tensor'"
+        return (), {}
+    layouts = {name: str(layout) for name, layout in found.items()}
+    degrees = [2]
+    while 2 * degrees[-1] <= most and _can_be_cut(traceable, 2 * degrees[-1], layouts):
+        degrees.append(2 * degrees[-1])
+    return tuple(degrees), layouts
+
+
+def _can_be_cut(traceable: Traceable, degree: int, layouts: dict[str, str]) -> bool:
+    """Whether the layouts hold for so many ranks: heads, or whatever else must stay together, set a limit."""
+    parameters = dict(traceable.model.named_parameters())
+    for pattern, text in layouts.items():
+        layout = Layout.parse(text)
+        sizes = [tuple(each.shape) for name, each in parameters.items() if fnmatchcase(name, pattern)]
+        if not all(layout.divides(size, degree) for size in sizes):
+            return False
+    plan = Plan(Mesh(tensor=degree), layouts=layouts)
+    runs = cut_blocks(traceable, plan, 1)
+    return all(run is not None for run in runs.values())
+
+
+def _halved(traceable: Traceable, precision: Precision, trace: Trace, layouts: dict[str, str]) -> dict[bool, Profile]:
+    found = {}
+    whole = Plan(Mesh(tensor=2), precision=precision, layouts=layouts)
+    outside = cut_outside(traceable, whole, trace.many.samples)
+    for sequence in (False, True):
+        runs = cut_blocks(traceable, replace(whole, sequence=sequence), trace.many.samples)
+        if outside is None or any(run is None for run in runs.values()):
+            continue
+        blocks = tuple(_cut(each, runs[each.names], traceable, layouts) for each in trace.many.blocks)
+        found[sequence] = replace(
+            trace.many, blocks=blocks, outside=_cut(trace.many.outside, outside, traceable, layouts)
+        )
+    return found
+
+
+def _cut(module: Module, run: BlockRun | None, traceable: Traceable, layouts: dict[str, str]) -> Module:
+    """A module as one of two tensor ranks has it."""
+    assert run is not None
+    inside = [f"{name}." for name in traceable.blocks]
+    own = {
+        name: each
+        for name, each in traceable.model.named_parameters()
+        if (name.startswith(f"{module.names[0]}.") if module.names else not name.startswith(tuple(inside)))
+    }
+    cut = [name for name in own if any(fnmatchcase(name, pattern) for pattern in layouts)]
+    half = sum(own[name].numel() for name in cut) // 2
+    trained = _trained(own[name] for name in cut) // 2
+    return replace(
+        module,
+        parameters=module.parameters - half,
+        trained=module.trained - trained,
+        parameter_bytes=module.parameter_bytes - sum(own[name].nbytes for name in cut) // 2,
+        trained_bytes=module.trained_bytes - trained * 4,
+        work=run.work,
+        kept=run.kept,
+        dear=run.dear,
+    )
+
+
+def _trained(parameters: Iterable[Tensor]) -> int:
+    return sum(each.numel() for each in parameters if each.requires_grad)
+
+
+def _row(traceable: Traceable, refused: dict[str, str]) -> Row:
+    try:
+        return row_of(traceable)
+    except OnecurveError as error:
+        refused["pipeline"] = str(error)
+    except Exception as error:
+        refused["pipeline"] = f"what flows between its blocks could not be followed ({type(error).__name__})"
+    return Row()
+
+
+def _reading(traceable: Traceable, samples: int) -> float:
+    """Seconds per sample, read here and now."""
+    begin, read = time.perf_counter(), 0
+    while time.perf_counter() - begin < _READ_FOR:
+        traceable.data.micro(read, read + samples)
+        read += samples
+        if read >= traceable.data.order.size:
+            break
+    return (time.perf_counter() - begin) / read

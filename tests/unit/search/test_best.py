@@ -1,0 +1,93 @@
+"""Against looking at every plan, on spaces small enough for it."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onecurve.describe.cluster import Cluster, DeviceSpec, Hosts, Link
+from onecurve.describe.costs import Costs, Row, Trace
+from onecurve.describe.profile import Collective, Load, Module, Profile, Work
+from onecurve.describe.validity import validate
+from onecurve.predict.forecast import Forecast
+from onecurve.search.best import Search, family, look
+from onecurve.search.space import Space
+
+
+def module(names: tuple[str, ...], flops: int, moved: int, parameters: int, kept: int, cut: int = 1) -> Module:
+    collectives = (Collective("all_reduce", kept // 4, "forward"), Collective("all_reduce", kept // 4, "backward"))
+    work = Work(
+        Load({"matrix": flops // cut}, moved // cut, 10),
+        Load({"matrix": 2 * flops // cut}, 2 * moved // cut, 20),
+        collectives if cut > 1 else (),
+    )
+    elements = parameters // cut
+    return Module(names, elements, elements, 4 * elements, 4 * elements, work, kept // cut, kept // 8, kept // 3)
+
+
+def costs(batch: int, blocks: int, flops: int, parameters: int, kept: int, head: float) -> Costs:
+    names = tuple(f"b.{n}" for n in range(blocks))
+
+    def profile(samples: int, cut: int = 1) -> Profile:
+        block = module(names, flops * samples, kept * samples, parameters, kept * samples, cut)
+        outside = module((), int(head * flops * samples), kept * samples, parameters, kept * samples, cut)
+        return Profile(samples, (block,), outside, 0, 2)
+
+    few, many = max(1, batch // 2), batch
+    traces = {
+        "fp32": Trace(profile(few), profile(many), {False: profile(many, 2), True: profile(many, 2)}),
+    }
+    row = Row(((1.0, 1.0),) * blocks, last=(head, 1.0), kinds=(0,) * blocks)
+    return Costs(traces, batch, 10, row, (2, 4), {"*": "0"})
+
+
+def cluster(hosts: int, devices: int, memory: int, network: float) -> Cluster:
+    device = DeviceSpec("d", "cuda", memory, 1e12, {"fp32": 1e14})
+    return Cluster((Hosts(device, hosts, devices, 0, Link(3e-6, 1e11), Link(8e-6, network), overhead=1e9),))
+
+
+spaces = st.builds(
+    lambda *given: (costs(*given[:6]), cluster(*given[6:])),
+    st.sampled_from([4, 6, 8]),
+    st.sampled_from([1, 3, 4]),
+    st.sampled_from([10**9, 10**11, 10**12]),
+    st.sampled_from([10**6, 10**8, 10**9]),
+    st.sampled_from([10**6, 10**8, 10**9]),
+    st.sampled_from([0.1, 2.0]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([4 * 10**9, 40 * 10**9]),
+    st.sampled_from([1e9, 1e11]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(spaces)
+def test_nothing_better_is_left_out(made: tuple[Costs, Cluster]) -> None:
+    space = Space(Forecast(made[1], made[0]))
+    result = Search(space).run()
+    every = [look(space.forecast, plan) for plan in space.plans()]
+    fitting = [each for each in every if each.fits]
+    assert (result.best is None) == (not fitting)
+    if result.best is not None:
+        assert result.best.step == min(each.step for each in fitting)
+        assert result.frontier[0] == result.best
+    for each in fitting:
+        found = result.families[family(each.plan)]
+        assert found.fits
+        assert found.step <= each.step * 1.03
+        assert any(other.beats(each.step, each.used, each.work, 1.5) for other in result.frontier), each
+    for each in every:
+        assert family(each.plan) in result.families
+
+
+@settings(max_examples=30, deadline=None)
+@given(spaces)
+def test_every_plan_can_be_obeyed(made: tuple[Costs, Cluster]) -> None:
+    plans = list(Space(Forecast(made[1], made[0])).plans())
+    assert len(set(map(str, plans))) == len(plans)
+    for plan in plans:
+        validate(plan, made[0].global_batch, made[1])
+
+
+def test_most_of_a_large_space_is_left_out() -> None:
+    space = Space(Forecast(cluster(64, 8, 80 * 10**9, 5e10), costs(512, 32, 10**12, 10**8, 10**8, 0.5)))
+    assert Search(space).run().looked_at < sum(1 for _ in space.plans()) / 10
