@@ -1,4 +1,4 @@
-"""Chooses the constants of predict/constants.py and the efficiencies in transformer.py: `python benchmarks/fit.py`.
+"""Chooses the constants of describe/constants.py and the efficiencies in transformer.py: `python benchmarks/fit.py`.
 
 On the published rows whose id hashes to an even number, by random steps that are kept where they lower the error: half
 the mean over all rows, half the mean of the sources' means, and a little regret. Prints what it found; nothing is
@@ -15,7 +15,7 @@ from dataclasses import fields, replace
 from published_runs import DATA, chosen_on, read, regret
 from transformer import software
 
-from onecurve.predict.constants import Constants
+from onecurve.describe.constants import Constants
 from onecurve.predict.step import Predictor
 
 LIMITS = {

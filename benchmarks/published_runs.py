@@ -18,8 +18,8 @@ from zlib import crc32
 
 from transformer import Run, software
 
+from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
-from onecurve.predict.constants import Constants
 from onecurve.predict.memory import components
 from onecurve.predict.step import Predictor
 

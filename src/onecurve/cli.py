@@ -76,6 +76,16 @@ def _check(chosen: argparse.Namespace) -> int:
     return 0 if result.holds else 1
 
 
+def _probe(chosen: argparse.Namespace) -> int:
+    from onecurve.report.cluster import cluster_lines
+    from onecurve.verbs.probe import probe
+
+    cluster = probe(chosen.out, quiet=chosen.json)
+    if cluster is not None:
+        _say([to_json(cluster)] if chosen.json else [*cluster_lines(cluster), f"written: {chosen.out}"])
+    return 0
+
+
 def _plan(chosen: argparse.Namespace) -> int:
     from onecurve.report.plan import advice_lines, advice_plain
     from onecurve.verbs.plan import plan
@@ -131,6 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--tensorboard", action="store_true", help="write TensorBoard events too (extra: onecurve[tensorboard])"
     )
+
+    summary = "measure what these machines do: products, memory, links"
+    probe = verbs.add_parser("probe", help=summary, description=_sentence(summary), allow_abbrev=False)
+    probe.add_argument("--out", default="cluster.toml", metavar="FILE", help="where it goes (default: cluster.toml)")
+    probe.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    probe.set_defaults(verb=_probe)
 
     plan = _add_verb(verbs, "plan", _plan, "how to split a job, how long it takes, how much, and why not otherwise")
     plan.add_argument(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
 
 
@@ -33,6 +34,8 @@ class DeviceSpec:
     """The part of the peak that large matrix products reach."""
     attention: float = 0.5
     """The part of the peak that fused attention reaches."""
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What square matrix products were measured to reach: precision → number of rows → FLOPs per second."""
     operation: float = 0.0
     """Seconds that the smallest operation takes, where the host computes itself."""
 
@@ -42,9 +45,27 @@ class DeviceSpec:
             raise OnecurveError(f"device {self.name}: no rate is known for {precision}; add it to the cluster file")
         return found
 
-    def speed(self, precision: str) -> float:
-        """What large products reach."""
-        return self.peak(precision) * self.matrix
+    def speed(self, precision: str, flops: float = 0.0) -> float:
+        """What products reach: of so many FLOPs each, where that was measured, or large ones."""
+        measured = self.rates.get(precision)
+        if not measured:
+            return self.peak(precision) * self.matrix
+        sizes = sorted((int(size), rate) for size, rate in measured.items())
+        if not flops:
+            return sizes[-1][1]
+        return _between(sizes, (flops / 2) ** (1 / 3))
+
+
+def _between(points: list[tuple[int, float]], size: float) -> float:
+    """On the line between the two nearest points; beyond the last the last."""
+    (small, low), *others = points
+    if size <= small:
+        return low
+    for large, high in others:
+        if size <= large:
+            return low + (high - low) * (size - small) / (large - small)
+        small, low = large, high
+    return low
 
 
 @dataclass(frozen=True)
@@ -101,6 +122,10 @@ class Hosts:
             memory=self.device.memory // ranks,
             bandwidth=self.device.bandwidth * split.memory,
             flops={name: rate * split.matrix for name, rate in self.device.flops.items()},
+            rates={
+                name: {size: rate * split.matrix for size, rate in known.items()}
+                for name, known in self.device.rates.items()
+            },
             operation=self.device.operation * split.operation,
         )
         return replace(self, device=device, devices=ranks, cores=threads)
@@ -111,6 +136,7 @@ class Cluster:
     """What a job may use."""
 
     groups: tuple[Hosts, ...]
+    constants: Constants = field(default_factory=Constants)
 
     @staticmethod
     def of(kind: str, devices: int, memory: int, cores: int) -> "Cluster":

@@ -82,7 +82,14 @@ def write_toml(noun: object, path: Path) -> None:
 
 
 def to_toml(noun: object) -> str:
-    return tomli_w.dumps(to_plain(noun))
+    """TOML has no word for None: what is so is left out."""
+    return tomli_w.dumps(_without_none(to_plain(noun)))
+
+
+def _without_none(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {name: _without_none(value) for name, value in plain.items() if value is not None}
+    return [_without_none(each) for each in plain] if isinstance(plain, list | tuple) else plain
 
 
 def _refuse_unknown(kind: Any, plain: object, where: str) -> None:

@@ -36,6 +36,18 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Timing:
+    """One micro-batch of the model, as it ran on a device of the cluster that had nothing else to do."""
+
+    precision: Precision
+    threads: int
+    samples: int
+    forward: float
+    backward: float
+    """Seconds."""
+
+
+@dataclass(frozen=True)
 class Costs:
     traces: Mapping[Precision, Trace]
     global_batch: int
@@ -47,5 +59,6 @@ class Costs:
     """How."""
     reading: float = 0.0
     """Seconds that a sample takes to be read; 0 where that is not known."""
+    timings: tuple[Timing, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     """Why it cannot be split along an axis."""

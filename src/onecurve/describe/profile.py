@@ -30,6 +30,8 @@ class Load:
     """Bytes that operations read and write."""
     operations: int = 0
     """How many there are: each takes the host some time to start."""
+    products: int = 0
+    """How many of them have FLOPs."""
 
 
 @dataclass(frozen=True)

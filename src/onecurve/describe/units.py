@@ -13,7 +13,9 @@ def bytes_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """`41.2 ms`, `8.3 s`, `2 min 05 s`, `3 h 07 min`"""
+    """`4.1 µs`, `41.2 ms`, `8.3 s`, `2 min 05 s`, `3 h 07 min`"""
+    if 0 < seconds < 1e-4:
+        return f"{seconds * 1e6:.1f} µs"
     if seconds < 1:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 60:
@@ -42,3 +44,11 @@ def count_text(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count:,.0f}"
+
+
+def rate_text(rate: float) -> str:
+    """`81.3 G`, before a unit per second."""
+    for size, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if rate >= size:
+            return f"{rate / size:.3g} {unit}"
+    return f"{rate:.3g} "

@@ -23,7 +23,7 @@ def settle_on_cores(rank: int, ranks: int, threads: int) -> None:
     if "OMP_NUM_THREADS" in os.environ:
         return
     own = cores_of(rank, ranks, threads, _numa_nodes())
-    if own and ranks > 1:
+    if own:
         os.sched_setaffinity(0, own)
     torch.set_num_threads(threads or max(1, len(_ALL) // ranks))
 

@@ -74,6 +74,11 @@ def loader_workers(cluster: Cluster, ranks: int) -> int:
     return 1 if cluster.device == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
 
 
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def _host_memory() -> int:
     """Physical memory, or what the container may use of it."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

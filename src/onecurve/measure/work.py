@@ -33,6 +33,7 @@ class Count(TorchDispatchMode):
         self._flops: dict[When, Counter[FlopKind]] = {"forward": Counter(), "backward": Counter()}
         self._moved: Counter[When] = Counter()
         self._operations: Counter[When] = Counter()
+        self._products: Counter[When] = Counter()
         self.collectives: list[Collective] = []
         self.dear = 0
         """Bytes that products gave in forward."""
@@ -43,7 +44,7 @@ class Count(TorchDispatchMode):
         return Work(self._load("forward"), self._load("backward"), tuple(self.collectives))
 
     def _load(self, when: When) -> Load:
-        return Load(dict(self._flops[when]), self._moved[when], self._operations[when])
+        return Load(dict(self._flops[when]), self._moved[when], self._operations[when], self._products[when])
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: dict[str, Any] | None = None
@@ -60,6 +61,7 @@ class Count(TorchDispatchMode):
             kind, flops = _flops(operation, arguments, named, result)
             if flops:
                 self._flops[self.when][kind] += flops
+                self._products[self.when] += 1
                 if self.when == "forward":
                     self.dear += sum(each.nbytes for each in pytree.tree_leaves(result) if isinstance(each, Tensor))
             if not operation.is_view:

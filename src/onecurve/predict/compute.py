@@ -7,8 +7,8 @@ compute.
 """
 
 from onecurve.describe.cluster import DeviceSpec
+from onecurve.describe.constants import Constants
 from onecurve.describe.profile import Load
-from onecurve.predict.constants import Constants
 
 _NARROW = ("fp8", "fp4")
 
@@ -16,13 +16,12 @@ _NARROW = ("fp8", "fp4")
 def seconds(load: Load, device: DeviceSpec, precision: str, constants: Constants) -> float:
     """Of the device itself, however long the host takes to start it all. Attention is in bf16 where products are in
     less."""
-    peak = device.peak(precision)
-    wide = device.peak("bf16") if precision in _NARROW else peak
     attention = load.flops.get("attention", 0)
-    dense = sum(load.flops.values()) - attention
+    total = sum(load.flops.values())
+    speed = device.speed(precision, total / load.products if load.products else 0.0)
+    wide = device.peak("bf16" if precision in _NARROW else precision)
     return (
-        dense / (peak * device.matrix * constants.matrix)
+        (total - attention) / (speed * constants.matrix)
         + attention / (wide * device.attention * constants.attention)
         + load.moved / (device.bandwidth * constants.memory)
-        + load.operations * device.operation
     )

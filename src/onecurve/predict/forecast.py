@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 from onecurve.describe.cluster import Cluster, Hosts, Link
+from onecurve.describe.constants import Constants
 from onecurve.describe.costs import Costs, Row
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Profile
-from onecurve.predict.constants import Constants
 from onecurve.predict.memory import components
 from onecurve.predict.own import engine_of
+from onecurve.predict.pace import Pace
 from onecurve.predict.round import Unit
 from onecurve.predict.scaling import Profiles
 from onecurve.predict.step import Predictor
@@ -22,8 +23,9 @@ class Forecast:
     """Of one job on one cluster."""
 
     def __init__(self, cluster: Cluster, costs: Costs, constants: Constants | None = None) -> None:
-        self.cluster, self.costs, self.constants = cluster, costs, constants or Constants()
+        self.cluster, self.costs, self.constants = cluster, costs, constants or cluster.constants
         self._profiles = Profiles(costs)
+        self._pace = Pace(cluster, costs, self._profiles)
         self._predictors: dict[object, Predictor] = {}
         self._groups: dict[int, tuple[Hosts, ...]] = {}
 
@@ -72,7 +74,10 @@ class Forecast:
         key = hosts.device.name, hosts.devices, plan.precision, plan.compress
         if key not in self._predictors:
             engine = engine_of(plan, self._optimizer_tensors)
-            self._predictors[key] = Predictor(hosts, engine, self.constants)
+            threads = max(1, hosts.cores)
+            self._predictors[key] = Predictor(
+                hosts, engine, self.constants, lambda plan, samples: self._pace.of(plan, threads, samples)
+            )
         return self._predictors[key]
 
     def _shares(self, plan: Plan) -> Shares:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from onecurve.describe.cluster import Hosts
+from onecurve.describe.constants import Constants
 from onecurve.describe.plan import Plan, Recompute
 from onecurve.describe.profile import Load, Module, Profile, When, Work
 from onecurve.predict import compute
 from onecurve.predict.collective import Place
-from onecurve.predict.constants import Constants
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class Pass:
     @property
     def total(self) -> float:
         return self.computed + self.sent + self.host
+
+    def stretched(self, factor: float) -> "Pass":
+        return self if factor == 1 else Pass(self.computed * factor, self.sent, self.host * factor)
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,15 @@ class Round:
 class Rounds:
     """Each worked out once: many plans have the same."""
 
-    def __init__(self, hosts: Hosts, constants: Constants, place: Callable[[Plan, str], Place]) -> None:
-        self._hosts, self._constants, self._place = hosts, constants, place
+    def __init__(
+        self,
+        hosts: Hosts,
+        constants: Constants,
+        place: Callable[[Plan, str], Place],
+        pace: Callable[[Plan, int], tuple[float, float]] = lambda *_: (1.0, 1.0),
+    ) -> None:
+        """`pace`: how many times as long as predicted forward and backward of so many samples take."""
+        self._hosts, self._constants, self._place, self._pace = hosts, constants, place, pace
         self._made: dict[tuple[int, int, int, Recompute], Round] = {}
 
     def of(self, profile: Profile, plan: Plan) -> Round:
@@ -80,7 +90,7 @@ class Rounds:
         units, found = [], []
         for module in profile.modules:
             recompute = "none" if module is profile.outside else plan.recompute
-            passes = self._passes(module.work, plan, recompute)
+            passes = self._passes(module.work, plan, recompute, profile.samples)
             forward, backward, again = passes
             units.append(Unit(module, module.count, forward.total, backward.total + again.total))
             found.append(
@@ -100,22 +110,26 @@ class Rounds:
         }
         return Round(profile, Times(**summed), outside, tuple(units))
 
-    def _passes(self, work: Work, plan: Plan, recompute: Recompute) -> tuple[Pass, Pass, Pass]:
+    def _passes(self, work: Work, plan: Plan, recompute: Recompute, samples: int) -> tuple[Pass, Pass, Pass]:
         """Forward, backward, and what is computed again: nothing, all of forward, or all but its matrix products."""
-        forward = self._pass(work, "forward", work.forward, plan)
-        backward = self._pass(work, "backward", work.backward, plan)
+        onward, back = self._pace(plan, samples)
+        forward = self._pass(work, "forward", work.forward, plan).stretched(onward)
+        backward = self._pass(work, "backward", work.backward, plan).stretched(back)
         if recompute == "none":
             return forward, backward, Pass(0.0, 0.0, 0.0)
         if recompute == "full":
             return forward, backward, forward
         attention = work.forward.flops.get("attention", 0)
         light = Load({"attention": attention}, work.forward.moved, work.forward.operations)
-        return forward, backward, self._pass(Work(), "forward", light, plan)
+        return forward, backward, self._pass(Work(), "forward", light, plan).stretched(onward)
 
     def _pass(self, work: Work, when: When, load: Load, plan: Plan) -> Pass:
         here = (each for each in work.collectives if each.when == when)
         exchanges = [each for each in here if plan.mesh.degrees[each.axis] > 1]
         computed = compute.seconds(load, self._hosts.device, plan.precision, self._constants)
         sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
-        started = load.operations + self._constants.exchange * len(exchanges)
+        cut = self._constants.cut if plan.mesh.tensor > 1 else 1.0
+        started = cut * load.operations + self._constants.exchange * len(exchanges)
+        if self._hosts.device.operation:  # the host computes itself: it does one after the other
+            return Pass(computed, sent, started * self._hosts.device.operation)
         return Pass(computed, sent, max(0.0, started * self._constants.launch - computed - sent))

@@ -87,7 +87,7 @@ def _module(scale: Scale, *modules: Module) -> Module:
     def load(*loads: Load) -> Load:
         kinds = {kind for each in loads for kind in each.flops}
         flops = {kind: int(scale(*(each.flops.get(kind, 0) for each in loads))) for kind in kinds}
-        return Load(flops, int(scale(*(each.moved for each in loads))), loads[-1].operations)
+        return Load(flops, int(scale(*(each.moved for each in loads))), loads[-1].operations, loads[-1].products)
 
     works = [each.work for each in modules]
     work = Work(

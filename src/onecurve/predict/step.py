@@ -6,13 +6,15 @@ one round alone (Qi et al. 2023, arXiv:2401.10241). Sharding: gathers forward an
 (Rajbhandari et al. 2020, arXiv:1910.02054).
 """
 
+from collections.abc import Callable
+
 from onecurve.describe.cluster import Hosts
+from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Profile
 from onecurve.predict.collective import Place, place
-from onecurve.predict.constants import Constants
 from onecurve.predict.round import Round, Rounds, Unit
 from onecurve.predict.share import held, most_and_last
 
@@ -20,10 +22,16 @@ from onecurve.predict.share import held, most_and_last
 class Predictor:
     """For one engine on hosts that are alike."""
 
-    def __init__(self, hosts: Hosts, engine: Engine | None = None, constants: Constants | None = None) -> None:
+    def __init__(
+        self,
+        hosts: Hosts,
+        engine: Engine | None = None,
+        constants: Constants | None = None,
+        pace: Callable[[Plan, int], tuple[float, float]] = lambda *_: (1.0, 1.0),
+    ) -> None:
         self._hosts, self._engine, self._constants = hosts, engine or Engine(), constants or Constants()
         self._places: dict[tuple[str, Mesh], Place] = {}
-        self._rounds = Rounds(hosts, self._constants, self._place)
+        self._rounds = Rounds(hosts, self._constants, self._place, pace)
 
     def seconds(self, profile: Profile, plan: Plan) -> dict[str, float]:
         """`profile`: of the plan's micro-batch, cut along its tensor axis, with its collectives."""

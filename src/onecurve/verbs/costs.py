@@ -43,7 +43,7 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
         degrees,
         layouts,
         _reading(traceable, many),
-        refused,
+        refused=refused,
     )
 
 

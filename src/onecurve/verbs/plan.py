@@ -1,5 +1,7 @@
 """onecurve plan: how should this job be split, how long, how much, and why not otherwise? Needs no accelerator."""
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.fleet import cluster_text, parse_cluster
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.units import bytes_text
+from onecurve.device.device import local_device
 from onecurve.job.script import load_job
 from onecurve.predict.forecast import Forecast
 from onecurve.report.plan import plan_file
@@ -20,8 +23,11 @@ from onecurve.search.reason import reason
 from onecurve.search.space import Space
 from onecurve.verbs.costs import costs_of
 from onecurve.verbs.data import open_data
+from onecurve.verbs.probe import probe
+from onecurve.verbs.timing import timings
 from onecurve.verbs.tracing import Traceable
 
+HERE = "here"
 _RUNNERS_UP = 6
 _ON_THE_FRONTIER = 4
 _GREATER = (2, 4, 8, 16)
@@ -47,11 +53,14 @@ def plan(
     say("reading the job")
     job = load_job(Path(script), arguments)
     data = open_data(job)
-    machines = priced(find_cluster(cluster), price)
+    machines = priced(find_cluster(cluster, say), price)
     say("tracing the model")
     traceable = Traceable(job, data)
     most = max(group.cores if group.kind == "cpu" else group.devices for group in machines.groups)
     costs = costs_of(traceable, precision, most)
+    if cluster == HERE:
+        say("timing the model on this device")
+        costs = replace(costs, timings=timings(job, data, local_device(0), machines, precision))
     say("searching")
     forecast = Forecast(machines, costs)
     result = Search(Space(forecast)).run()
@@ -61,10 +70,24 @@ def plan(
     return advice
 
 
-def find_cluster(wish: str | Cluster) -> Cluster:
+def find_cluster(wish: str | Cluster, say: Say) -> Cluster:
+    """What this host does is measured once and remembered."""
     if isinstance(wish, Cluster):
         return wish
+    if wish == HERE:
+        remembered = _memory()
+        if not remembered.exists():
+            say("measuring this host, once; it takes about 20 seconds")
+            remembered.parent.mkdir(parents=True, exist_ok=True)
+            probe(remembered)
+        return read_toml(Cluster, remembered)
     return read_toml(Cluster, Path(wish)) if wish.endswith(".toml") else parse_cluster(wish)
+
+
+def _memory() -> Path:
+    """Where what was measured of this host is kept."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "onecurve" / f"{socket.gethostname()}-{len(os.sched_getaffinity(0))}.toml"
 
 
 def priced(cluster: Cluster, price: float | None) -> Cluster:

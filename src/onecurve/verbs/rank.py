@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 
 from onecurve.describe.errors import full_text
 from onecurve.launch.stop import Stop
@@ -9,8 +10,11 @@ from onecurve.launch.stop import Stop
 
 def main(verb: str, request: str) -> int:
     with Stop(launched=True) as stop:  # before torch is imported, which takes seconds
+        work: Callable[[str, Callable[[], bool]], object]
         if verb == "run":
             from onecurve.verbs.training import run_as_rank as work
+        elif verb == "probe":
+            from onecurve.verbs.probing import probe_as_rank as work
         else:
             from onecurve.verbs.check import check_as_rank as work
         try:

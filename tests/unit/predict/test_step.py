@@ -4,6 +4,7 @@ import pytest
 
 from onecurve.describe.catalogue import hosts_of
 from onecurve.describe.cluster import DeviceSpec, Hosts, Link
+from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
@@ -11,7 +12,6 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Collective, Load, Module, Profile, Work
 from onecurve.predict import compute
 from onecurve.predict.collective import place
-from onecurve.predict.constants import Constants
 from onecurve.predict.step import Predictor
 
 DEVICE = DeviceSpec("d", "cuda", 10**9, bandwidth=1e9, flops={"fp32": 1e12}, matrix=0.5, attention=0.25)

@@ -26,5 +26,9 @@ class Constants:
     """Seconds of a step that belong to nothing else: reading outcomes, the loop itself."""
     round: float = 3.1e-3
     """The same of a round."""
+    cut: float = 1.0
+    """How many times as long as others an operation on distributed tensors takes to start."""
+    unit: float = 0.0
+    """How many operations' time it takes to gather or scatter what is sharded as one, beside what is sent."""
     error: float = 0.13
     """Nine of ten published steps lie within this part of what is predicted: benchmarks/published_runs.py."""

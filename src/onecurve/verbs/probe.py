@@ -1,0 +1,42 @@
+"""onecurve probe: what do these machines really do? This side starts the ranks, probing does the work in each."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import read_toml, to_json, write_toml
+from onecurve.describe.errors import OnecurveError
+from onecurve.device.device import here
+from onecurve.device.world import World
+from onecurve.launch.local import launch
+
+
+@dataclass(frozen=True)
+class ProbeRequest:
+    """What the launcher hands to every rank."""
+
+    out: str
+    quiet: bool
+
+
+def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | None:
+    """Measure this host, or under torchrun all hosts of the world, and write it down: `oc.probe("cluster.toml")`.
+
+    None on all ranks but the first.
+    """
+    request = ProbeRequest(str(out), quiet)
+    if World.from_environment() is not None:
+        from onecurve.verbs.probing import probe_as_rank
+
+        return probe_as_rank(to_json(request), lambda: False)
+    machine = here()
+    with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as scratch:
+        found = Path(scratch) / "cluster.toml"
+        ranks = machine.cores if machine.device == "cpu" else machine.devices
+        launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(found)))], ranks)
+        if not found.exists():
+            raise OnecurveError("interrupted before the probe was done")
+        cluster = read_toml(Cluster, found)
+    write_toml(cluster, Path(out))
+    return cluster

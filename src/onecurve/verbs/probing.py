@@ -1,0 +1,200 @@
+"""One rank of `onecurve probe`."""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from onecurve.describe.cluster import Cluster, DeviceSpec, Hosts, Link, Split
+from onecurve.describe.constants import Constants
+from onecurve.describe.convert import from_plain, to_json, write_toml
+from onecurve.device.cores import settle_on_cores
+from onecurve.device.device import Device, here, local_device, resident
+from onecurve.device.exchange import barrier, texts_of_all
+from onecurve.device.world import World
+from onecurve.measure.links import link_of
+from onecurve.measure.rates import Rates, attention_rate, product_rates, rates
+from onecurve.verbs.probe import ProbeRequest
+
+_ALIKE = 1.15
+"""Hosts whose rates differ by less are one group."""
+_TURNS = 3
+_CPU = Constants(
+    matrix=1.0, attention=1.0, memory=1.0, launch=0.0, exchange=12.0, inside=1.0, network=1.0, slowdown=1.0,
+    step=2e-3, round=5e-4, cut=6.0, unit=40.0, error=0.2,
+)  # fmt: skip
+"""Where everything else is measured: what onecurve's own engine costs the host, in operations. Chosen on small models
+with benchmarks/regret.py."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one rank saw."""
+
+    hosts: Hosts
+    host: int
+
+
+def probe_as_rank(request: str, _: Callable[[], bool]) -> Cluster | None:
+    asked = from_plain(ProbeRequest, json.loads(request), "request")
+    world = World.from_environment() or World()
+    device = local_device(world.local_rank)
+    say = _speaker(asked.quiet or world.rank > 0)
+    world.join(device)
+    try:
+        cluster = look_around(world, device, say)
+    finally:
+        world.leave()
+    if world.rank > 0:
+        return None
+    write_toml(cluster, Path(asked.out))
+    return cluster
+
+
+def look_around(world: World, device: Device, say: Callable[[str], None]) -> Cluster:
+    """The same cluster on every rank. All ranks of the world must call this."""
+    machine = here()
+    spec, splits = _device(world, device, machine, say)
+    overhead = float(resident()) if device.kind == "cpu" else Hosts(spec).overhead
+    inside, network = _links(world, device, say)
+    count = world.local_size if device.kind != "cpu" else machine.cores
+    own = Hosts(spec, 1, count, machine.cores, inside, network, None, splits, overhead)
+    seen = [
+        from_plain(Sight, json.loads(text), "probe")
+        for text in texts_of_all(to_json(Sight(own, world.rank // world.local_size)))
+    ]
+    firsts = [each.hosts for n, each in enumerate(seen) if n % world.local_size == 0]
+    return Cluster(_groups(firsts), _CPU if device.kind == "cpu" else Constants())
+
+
+def _device(
+    world: World, device: Device, machine: Cluster, say: Callable[[str], None]
+) -> tuple[DeviceSpec, tuple[Split, ...]]:
+    """The first rank of a host measures alone; then all of them at once, in groups of cores."""
+    say("products by size and precision")
+    alone = world.local_rank == 0
+    if device.kind == "cpu":
+        settle_on_cores(world.local_rank, machine.cores, 1)
+    by_size = product_rates(device) if alone else {"fp32": {"1": 1.0}}
+    attention = attention_rate(device) if alone else 1.0
+    barrier()
+    single, splits = _crowded(world, device, machine.cores, say)
+    peak = {name: max(known.values()) for name, known in by_size.items()}
+    fused = attention / peak["fp32" if device.kind == "cpu" else "bf16"] if alone else 1.0
+    name = "cpu" if device.kind == "cpu" else _name(device)
+    operation = single.operation if device.kind == "cpu" else 0.0
+    spec = DeviceSpec(name, device.kind, machine.memory, single.bandwidth, peak, 1.0, fused, by_size, operation)
+    return spec, splits if device.kind == "cpu" else ()
+
+
+def _crowded(world: World, device: Device, cores: int, say: Callable[[str], None]) -> tuple[Rates, tuple[Split, ...]]:
+    """One rank of a host alone, and all at work in groups of so many cores: in turn, again and again, since others use
+    the machine too."""
+    ways = [(1, 1)] + [(min(cores // threads, world.local_size), threads) for threads in _divisors(cores)]
+    if device.kind != "cpu":
+        ways = ways[:1]
+    seen: list[list[Rates]] = [[] for _ in ways]
+    for turn in range(_TURNS):
+        for number, (ranks, threads) in enumerate(ways):
+            say(f"{ranks} × {threads} threads, {turn + 1} of {_TURNS}")
+            seen[number].append(_at_work(world, device, cores, ranks, threads))
+    if device.kind == "cpu":
+        settle_on_cores(world.local_rank, world.local_size, 0)
+    single, *others = (_typical(each) for each in seen)
+    splits = [
+        Split(
+            threads,
+            each.products / single.products,
+            each.bandwidth / single.bandwidth,
+            each.operation / single.operation,
+        )
+        for (_, threads), each in zip(ways[1:], others, strict=True)
+    ]
+    return single, tuple(splits)
+
+
+def _at_work(world: World, device: Device, cores: int, ranks: int, threads: int) -> Rates:
+    """What a rank of this host reaches on average while so many of them are at work."""
+    mine = Rates(0.0, 0.0, 0.0)
+    barrier()
+    if world.local_rank < ranks:
+        if device.kind == "cpu":
+            settle_on_cores(world.local_rank, cores // threads, threads)
+        mine = rates(device)
+    barrier()
+    every = [json.loads(text) for text in texts_of_all(json.dumps([mine.products, mine.bandwidth, mine.operation]))]
+    begin = world.rank - world.local_rank
+    beside = every[begin : begin + ranks]
+    return Rates(*(sum(each[n] for each in beside) / ranks for n in range(3)))
+
+
+def _typical(seen: Sequence[Rates]) -> Rates:
+    return Rates(
+        statistics.median(each.products for each in seen),
+        statistics.median(each.bandwidth for each in seen),
+        statistics.median(each.operation for each in seen),
+    )
+
+
+def _links(world: World, device: Device, say: Callable[[str], None]) -> tuple[Link, Link]:
+    """Among the ranks of a host, and among one rank of each host. Every rank makes every group."""
+    inside = network = Link()
+    size, hosts = world.local_size, world.size // world.local_size
+    if size > 1:
+        say("links inside a host")
+        groups = [dist.new_group([host * size + rank for rank in range(size)]) for host in range(hosts)]
+        inside = link_of(groups[world.rank // size], device)
+    if hosts > 1:
+        say("links between hosts")
+        group = dist.new_group([host * size for host in range(hosts)])
+        if world.local_rank == 0:
+            network = link_of(group, device)
+    return (inside if size > 1 else network), (network if hosts > 1 else inside)
+
+
+def _groups(hosts: Sequence[Hosts]) -> tuple[Hosts, ...]:
+    """Hosts that are alike, one after the other, together."""
+    groups: list[list[Hosts]] = []
+    for each in hosts:
+        if groups and _alike(groups[-1][0], each):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+    return tuple(_together(group) for group in groups)
+
+
+def _together(group: Sequence[Hosts]) -> Hosts:
+    first = group[0]
+    return Hosts(
+        first.device, len(group), first.devices, first.cores, first.inside, first.network, None, first.splits,
+        first.overhead,
+    )  # fmt: skip
+
+
+def _alike(one: Hosts, other: Hosts) -> bool:
+    ratio = one.device.speed("fp32") / other.device.speed("fp32")
+    return 1 / _ALIKE < ratio < _ALIKE and one.cores == other.cores and one.device.kind == other.device.kind
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _name(device: Device) -> str:
+    return str(torch.get_device_module(device.torch_device).get_device_name())
+
+
+def _speaker(quiet: bool) -> Callable[[str], None]:
+    begin = time.perf_counter()
+
+    def say(text: str) -> None:
+        if not quiet:
+            print(f"  {time.perf_counter() - begin:4.0f} s  {text}", file=sys.stderr, flush=True)
+
+    return say
