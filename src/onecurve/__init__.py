@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onecurve.describe.cluster import Cluster
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
     from onecurve.job import loss, metric
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
     from onecurve.verbs.export import export
+    from onecurve.verbs.plan import plan
     from onecurve.verbs.prepare import prepare
+    from onecurve.verbs.probe import probe
     from onecurve.verbs.run import run
 
 __version__ = "0.1.0"
@@ -28,6 +31,7 @@ __all__ = [
     "LARS",
     "SGD",
     "AdamW",
+    "Cluster",
     "Evaluate",
     "Job",
     "Metric",
@@ -44,12 +48,15 @@ __all__ = [
     "linear_scaling",
     "loss",
     "metric",
+    "plan",
     "prepare",
+    "probe",
     "run",
     "sqrt_scaling",
 ]
 
 _HOMES = {
+    "describe.cluster": ("Cluster",),
     "describe.errors": ("OnecurveError",),
     "describe.plan": ("Plan",),
     "job.job": ("Evaluate", "Job"),
@@ -60,7 +67,9 @@ _HOMES = {
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),
     "verbs.export": ("export",),
+    "verbs.plan": ("plan",),
     "verbs.prepare": ("prepare",),
+    "verbs.probe": ("probe",),
     "verbs.run": ("run",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

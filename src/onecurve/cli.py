@@ -1,6 +1,7 @@
 """The command line: reads arguments, calls a verb, prints. Each verb is imported only when it is called."""
 
 import argparse
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -51,6 +52,8 @@ def _run(chosen: argparse.Namespace) -> int:
         fresh=chosen.fresh,
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
+        precision=chosen.precision.split(","),
+        say=_tell_plainly if not chosen.json else lambda _: None,
     )
     if summary is not None:
         _say([to_json(summary)] if chosen.json else summary_lines(summary))
@@ -127,10 +130,16 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--plan",
         default="auto",
-        help="how to split it: 'replicate2 mb8×2', or a plan.toml (default: every rank a copy)",
+        help="how to split it: 'replicate2 mb8×2', or a plan.toml (default: what 'onecurve plan' finds best here)",
     )
     run.add_argument(
-        "--ranks", type=int, metavar="N", help="processes to start (default: one per GPU, or one on a CPU host)"
+        "--ranks", type=int, metavar="N", help="processes to start, each with a copy (default: as planned)"
+    )
+    run.add_argument(
+        "--precision",
+        default="fp32",
+        metavar="LIST",
+        help="what a plan may compute in: fp32, or fp32,bf16 (default: fp32)",
     )
     run.add_argument(
         "--out", metavar="FOLDER", help="where checkpoints, records and weights go (default: runs/NAME of the script)"
@@ -220,6 +229,10 @@ def _add_verb(
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
         print(line, flush=True)
+
+
+def _tell_plainly(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -16,6 +16,10 @@ class Link:
     """Bytes per second, each way, per device."""
     felt: float | None = None
     """How much of what is sent beside computing is felt all the same, where that was measured."""
+    gather: tuple[float, float] = (1.0, 1.0)
+    """How many times as long as half an all-reduce an all-gather takes, of few bytes and of many,"""
+    scatter: tuple[float, float] = (1.0, 1.0)
+    """and a reduce-scatter: libraries are not equally good at all of them."""
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,19 @@ def _hosts(text: str) -> Hosts:
     if match is None or not match[3]:
         raise OnecurveError(f"cluster {text!r}: cannot be read; write it like 2x8xH100: hosts × devices × name")
     outer, inner, name = match.groups()
+    if "0" in (outer, inner):
+        raise OnecurveError(f"cluster {text!r}: it has no devices")
     if outer is not None and inner is not None:
-        return _checked(hosts_of(name, int(outer), int(inner)), text)
+        return hosts_of(name, int(outer), int(inner))
     devices = int(outer or 1)
     whole = hosts_of(name, 1).devices
     if devices <= whole:
-        return _checked(hosts_of(name, 1, devices), text)
+        return hosts_of(name, 1, devices)
     if devices % whole:
         raise OnecurveError(
             f"cluster {text!r}: {devices} devices are not whole hosts of {whole}; write hosts × devices × name"
         )
     return hosts_of(name, devices // whole)
-
-
-def _checked(hosts: Hosts, text: str) -> Hosts:
-    if hosts.total < 1:
-        raise OnecurveError(f"cluster {text!r}: it has no devices")
-    return hosts
 
 
 def cluster_text(cluster: Cluster) -> str:

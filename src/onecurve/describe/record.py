@@ -1,6 +1,6 @@
 """What was measured: one line of JSON per step or event, each rank in a file of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -10,6 +10,8 @@ class StartRecord:
     device: str
     parameters: int
     steps: int
+    predicted: dict[str, float] = field(default_factory=dict)
+    """Seconds of a step by cause, where the run was planned here."""
     kind: str = "start"
 
 

@@ -45,3 +45,7 @@ class RunSummary:
     best: BestEvaluation | None
     seconds: float
     samples_per_second: float
+    step_seconds: float = 0.0
+    """A step's, without evaluation and saving: the median of the last ones."""
+    predicted_step_seconds: float | None = None
+    """Where the run was planned here."""

@@ -1,6 +1,8 @@
 """What a group of ranks reaches when it sends: latency, bandwidth, and how much of it is felt beside computing."""
 
+import statistics
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -14,24 +16,46 @@ _REPEATS = 5
 
 def link_of(group: dist.ProcessGroup, device: Device) -> Link:
     """Of an all-reduce among the group, as the formula for rings takes it: twice (n − 1) messages one after the other,
-    and every byte (n − 1)/n times twice."""
+    and every byte (n − 1)/n times twice; and of its two halves by themselves."""
     members = group.size()
-    small, large = (_all_reduce(group, device, size) for size in (_SMALL, _LARGE))
-    latency = small / (2 * (members - 1))
-    sent = max(large - small, 1e-9)
-    return Link(latency, 2 * _LARGE * (members - 1) / members / sent, _felt(group, device, large))
+    reduce, gather, scatter = (
+        [_seconds(group, device, send, size) for size in (_SMALL, _LARGE)] for send in (_reduce, _gather, _scatter)
+    )
+    small, large = reduce
+    bandwidth = 2 * _LARGE * (members - 1) / members / max(large - small, 1e-9)
+    halves = [
+        (2 * each[0] / small, 2 * max(each[1] - each[0], 1e-9) / max(large - small, 1e-9)) for each in (gather, scatter)
+    ]
+    return Link(small / (2 * (members - 1)), bandwidth, _felt(group, device, large), *halves)
 
 
-def _all_reduce(group: dist.ProcessGroup, device: Device, size: int) -> float:
-    values = torch.zeros(size // 4, device=device.torch_device)
-    found = []
-    for _ in range(_REPEATS + 1):
+Send = Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], object]
+"""Of a whole tensor, and the part of it that a rank has."""
+
+
+def _reduce(group: dist.ProcessGroup, whole: torch.Tensor, _: torch.Tensor) -> object:
+    return dist.all_reduce(whole, group=group)
+
+
+def _gather(group: dist.ProcessGroup, whole: torch.Tensor, part: torch.Tensor) -> object:
+    return dist.all_gather_single(whole, part, group=group)
+
+
+def _scatter(group: dist.ProcessGroup, whole: torch.Tensor, part: torch.Tensor) -> object:
+    return dist.reduce_scatter_single(part, whole, group=group)
+
+
+def _seconds(group: dist.ProcessGroup, device: Device, send: Send, size: int) -> float:
+    members, found = group.size(), []
+    part = torch.zeros(size // 4 // members, device=device.torch_device)
+    whole = torch.zeros(members * part.numel(), device=device.torch_device)
+    for _ in range(1 + (_REPEATS if size == _LARGE else 8 * _REPEATS)):
         dist.barrier(group)
         begin = time.perf_counter()
-        dist.all_reduce(values, group=group)
+        send(group, whole, part)
         device.wait()
         found.append(time.perf_counter() - begin)
-    return _slowest(group, sorted(found[1:])[_REPEATS // 2], device)
+    return _slowest(group, statistics.median(found[1:]), device)
 
 
 def _felt(group: dist.ProcessGroup, device: Device, sent: float) -> float:

@@ -15,6 +15,10 @@ _PASSES: dict[CollectiveKind, int] = {"all_reduce": 2, "all_gather": 1, "reduce_
 """How often every byte goes round."""
 
 
+DATA = "data"
+"""Copies and shards together: all ranks that take samples of their own."""
+
+
 @dataclass(frozen=True)
 class Place:
     """How the ranks of one axis lie in the hosts."""
@@ -43,7 +47,9 @@ class Place:
         far = self._ring(size, self.hosts, self.network.bandwidth * helpers)
         messages = self.neighbours - 1, _doublings(self.hosts)
         latency = messages[0] * self.inside.latency + messages[1] * self.network.latency
-        return _PASSES[kind] * (max(near, far) + latency)
+        link = self.inside if self.hosts == 1 else self.network
+        few, many = {"all_gather": link.gather, "reduce_scatter": link.scatter}.get(kind, (1.0, 1.0))
+        return _PASSES[kind] * (many * max(near, far) + few * latency)
 
     def _ring(self, size: float, members: int, bandwidth: float) -> float:
         return size * (members - 1) / members / bandwidth
@@ -63,9 +69,9 @@ def place(mesh: Mesh, axis: str, hosts: Hosts, inside: float = 1.0, network: flo
     """Ranks are numbered with the last axis fastest, and hosts take them in that order. `inside`, `network`: what of
     the links' bandwidth is reached."""
     stride = 1
-    for other in AXES[AXES.index(axis) + 1 :]:
+    for other in AXES[AXES.index("shard" if axis == DATA else axis) + 1 :]:
         stride *= getattr(mesh, other)
-    ranks = getattr(mesh, axis)
+    ranks = mesh.data if axis == DATA else getattr(mesh, axis)
     return Place(
         ranks,
         max(1, min(ranks, hosts.devices // stride)),

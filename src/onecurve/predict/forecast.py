@@ -67,6 +67,8 @@ class Forecast:
 
     def _seconds(self, plan: Plan, hosts: Hosts, samples: int) -> dict[str, float]:
         found = self._predictor(plan, hosts).seconds(self._profiles.of(plan, samples), plan)
+        if self.constants.pace != 1:
+            found = {name: value * self.constants.pace for name, value in found.items()}
         reading = self.costs.reading * samples * plan.rounds
         return {**found, "loading": max(0.0, reading - sum(found.values()))}
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 
 from onecurve.describe.cluster import Hosts
 from onecurve.describe.constants import Constants
-from onecurve.describe.plan import Plan, Recompute
+from onecurve.describe.plan import Plan, Recompute, Schedule
 from onecurve.describe.profile import Load, Module, Profile, When, Work
 from onecurve.predict import compute
-from onecurve.predict.collective import Place
+from onecurve.predict.collective import DATA, Place
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Rounds:
     ) -> None:
         """`pace`: how many times as long as predicted forward and backward of so many samples take."""
         self._hosts, self._constants, self._place, self._pace = hosts, constants, place, pace
-        self._made: dict[tuple[int, int, int, Recompute], Round] = {}
+        self._made: dict[tuple[int, int, int, int, Recompute, Schedule], Round] = {}
 
     def of(self, profile: Profile, plan: Plan) -> Round:
-        key = id(profile), plan.mesh.tensor, plan.mesh.expert, plan.recompute
+        key = id(profile), plan.mesh.tensor, plan.mesh.expert, plan.mesh.data, plan.recompute, plan.schedule
         if key not in self._made:
             self._made[key] = self._round(profile, plan)
         return self._made[key]
@@ -113,23 +113,32 @@ class Rounds:
     def _passes(self, work: Work, plan: Plan, recompute: Recompute, samples: int) -> tuple[Pass, Pass, Pass]:
         """Forward, backward, and what is computed again: nothing, all of forward, or all but its matrix products."""
         onward, back = self._pace(plan, samples)
-        forward = self._pass(work, "forward", work.forward, plan).stretched(onward)
-        backward = self._pass(work, "backward", work.backward, plan).stretched(back)
+        constants, operations = self._constants, work.forward.operations
+        halved = (constants.halved - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
+        backward = self._pass(work, "backward", work.backward, plan, halved).stretched(back)
         if recompute == "none":
-            return forward, backward, Pass(0.0, 0.0, 0.0)
+            return self._pass(work, "forward", work.forward, plan).stretched(onward), backward, Pass(0.0, 0.0, 0.0)
+        cut = constants.cut if plan.mesh.tensor > 1 else 1.0
+        watched = (constants.watched - 1) * cut * operations if recompute == "selective" else 0.0
+        forward = self._pass(work, "forward", work.forward, plan, constants.unit + watched).stretched(onward)
         if recompute == "full":
             return forward, backward, forward
         attention = work.forward.flops.get("attention", 0)
-        light = Load({"attention": attention}, work.forward.moved, work.forward.operations)
-        return forward, backward, self._pass(Work(), "forward", light, plan).stretched(onward)
+        light = Load({"attention": attention}, work.forward.moved, operations)
+        return forward, backward, self._pass(Work(), "forward", light, plan, watched).stretched(onward)
 
-    def _pass(self, work: Work, when: When, load: Load, plan: Plan) -> Pass:
+    def _pass(self, work: Work, when: When, load: Load, plan: Plan, beside: float = 0.0) -> Pass:
+        """`beside`: what the host does beside, in operations."""
         here = (each for each in work.collectives if each.when == when)
-        exchanges = [each for each in here if plan.mesh.degrees[each.axis] > 1]
+        exchanges = [each for each in here if _degree(plan, each.axis) > 1]
         computed = compute.seconds(load, self._hosts.device, plan.precision, self._constants)
         sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
         cut = self._constants.cut if plan.mesh.tensor > 1 else 1.0
-        started = cut * load.operations + self._constants.exchange * len(exchanges)
+        started = cut * load.operations + self._constants.exchange * len(exchanges) + beside
         if self._hosts.device.operation:  # the host computes itself: it does one after the other
             return Pass(computed, sent, started * self._hosts.device.operation)
         return Pass(computed, sent, max(0.0, started * self._constants.launch - computed - sent))
+
+
+def _degree(plan: Plan, axis: str) -> int:
+    return plan.mesh.data if axis == DATA else plan.mesh.degrees[axis]

@@ -13,7 +13,7 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Profile
+from onecurve.describe.profile import CollectiveKind, Profile
 from onecurve.predict.collective import Place, place
 from onecurve.predict.round import Round, Rounds, Unit
 from onecurve.predict.share import held, most_and_last
@@ -77,14 +77,20 @@ class Predictor:
         if plan.mesh.shard == 1:
             return 0.0
         axis, module = self._place(plan, "shard"), unit.module
-        gather = axis.seconds("all_gather", module.parameters * self._engine.gathered_bytes)
-        scatter = axis.seconds("reduce_scatter", module.trained * self._engine.gradient_bytes)
+        gather = self._copied(axis, "all_gather", module.parameters * self._engine.gathered_bytes)
+        scatter = self._copied(axis, "reduce_scatter", module.trained * self._engine.gradient_bytes)
         stays = plan.sharding == "zero2" and plan.mesh.pipeline > 1  # from the first round to the last
         before = gather / plan.rounds if stays else gather
         behind = (gather if plan.sharding == "zero3" else 0.0) + (
             scatter if plan.reduce == "round" or plan.rounds == 1 else scatter / plan.rounds
         )
         return unit.count * (self._exposed(axis, before, unit.forward) + self._exposed(axis, behind, unit.backward))
+
+    def _copied(self, axis: Place, kind: CollectiveKind, size: float) -> float:
+        """What is gathered is copied together before it is sent, and apart after it; so is what is scattered."""
+        device = self._hosts.device
+        copied = 2 * size / (device.bandwidth * self._constants.memory)
+        return axis.seconds(kind, size) + 2 * copied + self._constants.unit * device.operation
 
     def _exposed(self, axis: Place, sent: float, computed: float) -> float:
         felt = self._constants.slowdown if axis.felt is None else axis.felt

@@ -10,6 +10,11 @@ def summary_lines(summary: RunSummary) -> list[str]:
         f"{word}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)}, "
         f"{summary.samples_per_second:,.0f} samples/s, last loss {summary.loss:.4f}"
     ]
+    if summary.predicted_step_seconds is not None:
+        lines.append(
+            f"a step took {seconds_text(summary.step_seconds)}, {seconds_text(summary.predicted_step_seconds)} were "
+            "predicted"
+        )
     if summary.evaluation is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in summary.evaluation.metrics.items())
         lines.append(f"evaluation: loss {summary.evaluation.loss:.4f}{metrics}")

@@ -84,10 +84,10 @@ class Space:
 
     def _fills_hosts(self, ranks: int) -> bool:
         groups = self.cluster.groups
-        if len(groups) > 1:  # unequal machines are there to be used, all of them
-            hosts = sum(group.count for group in groups)
-            return ranks % hosts == 0 if groups[0].kind == "cpu" else ranks == self.cluster.devices
         group = groups[0]
+        if len(groups) > 1 and ranks > group.total:  # unequal machines: those of the first kind, or all of them
+            hosts = sum(group.count for group in groups)
+            return ranks % hosts == 0 if group.kind == "cpu" else ranks == self.cluster.devices
         if group.kind == "cpu":
             return ranks <= group.cores or (ranks % group.count == 0 and ranks // group.count <= group.cores)
         return ranks <= group.devices or ranks % group.devices == 0

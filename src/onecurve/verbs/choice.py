@@ -8,12 +8,14 @@ from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, default_plan
 
+AUTO = "auto"
+
 
 def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
     """`auto`, the short text form, the path of a plan.toml, a plan, or what `as_text` made of it."""
     if isinstance(wish, Plan):
         return wish
-    if wish == "auto":
+    if wish == AUTO:
         return default_plan(global_batch, ranks)
     if wish.startswith("{"):
         return from_plain(Plan, json.loads(wish), "plan")
@@ -29,7 +31,7 @@ def ranks_for(wish: str, ranks: int | None, cluster: Cluster) -> int:
     """How many ranks to start: as many as the plan has, or as asked for, or one per accelerator; one on a CPU host."""
     if ranks is not None and ranks < 1:
         raise OnecurveError(f"ranks = {ranks}; at least 1 is needed")
-    if wish == "auto":
+    if wish == AUTO:
         return ranks if ranks is not None else (1 if cluster.device == "cpu" else cluster.devices)
     needed = choose_plan(wish, 0, 0).mesh.size
     if ranks is not None and ranks != needed:

@@ -4,15 +4,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import get_args
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.describe.costs import Costs, Row, Trace
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
-from onecurve.describe.profile import Module, Profile
+from onecurve.describe.profile import Collective, Module, Profile, When
 from onecurve.measure.profile import BlockRun
 from onecurve.verbs.layouts import cut_blocks, cut_outside, derive
 from onecurve.verbs.profile import profile_of
@@ -49,7 +51,29 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
 
 def _trace(traceable: Traceable, precision: Precision, many: int) -> Trace:
     few = max(1, many // 2)
-    return Trace(profile_of(traceable, few, precision), profile_of(traceable, many, precision))
+    small, large = (_with_statistics(profile_of(traceable, n, precision), traceable) for n in (few, many))
+    return Trace(small, large)
+
+
+def _with_statistics(profile: Profile, traceable: Traceable) -> Profile:
+    """Batch norm that looks at all ranks' samples asks them once forward and once backward."""
+    if traceable.job.batch_norm != "sync":
+        return profile
+    inside = [each for block in traceable.modules.values() for each in block.modules()]
+
+    def exchanging(module: Module, parts: Iterable[nn.Module]) -> Module:
+        norms = [each for each in parts if isinstance(each, _BatchNorm)]
+        asked = [
+            Collective("all_reduce", 8 * each.num_features, when, "data") for each in norms for when in get_args(When)
+        ]
+        work = replace(module.work, collectives=(*module.work.collectives, *asked))
+        return replace(module, work=work)
+
+    return replace(
+        profile,
+        blocks=tuple(exchanging(each, traceable.modules[each.names[0]].modules()) for each in profile.blocks),
+        outside=exchanging(profile.outside, (each for each in traceable.model.modules() if each not in inside)),
+    )
 
 
 def _tensor(traceable: Traceable, most: int, refused: dict[str, str]) -> tuple[tuple[int, ...], dict[str, str]]:

@@ -1,17 +1,15 @@
 """onecurve plan: how should this job be split, how long, how much, and why not otherwise? Needs no accelerator."""
 
-import os
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.advice import Advice, RunnerUp
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import read_toml
+from onecurve.describe.costs import Costs
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
-from onecurve.describe.fleet import cluster_text, parse_cluster
+from onecurve.describe.fleet import cluster_text
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.units import bytes_text
 from onecurve.device.device import local_device
@@ -23,16 +21,13 @@ from onecurve.search.reason import reason
 from onecurve.search.space import Space
 from onecurve.verbs.costs import costs_of
 from onecurve.verbs.data import open_data
-from onecurve.verbs.probe import probe
+from onecurve.verbs.machines import HERE, Say, find_cluster
 from onecurve.verbs.timing import timings
 from onecurve.verbs.tracing import Traceable
 
-HERE = "here"
 _RUNNERS_UP = 6
 _ON_THE_FRONTIER = 4
 _GREATER = (2, 4, 8, 16)
-
-Say = Callable[[str], None]
 
 
 def plan(
@@ -70,26 +65,6 @@ def plan(
     return advice
 
 
-def find_cluster(wish: str | Cluster, say: Say) -> Cluster:
-    """What this host does is measured once and remembered."""
-    if isinstance(wish, Cluster):
-        return wish
-    if wish == HERE:
-        remembered = _memory()
-        if not remembered.exists():
-            say("measuring this host, once; it takes about 20 seconds")
-            remembered.parent.mkdir(parents=True, exist_ok=True)
-            probe(remembered)
-        return read_toml(Cluster, remembered)
-    return read_toml(Cluster, Path(wish)) if wish.endswith(".toml") else parse_cluster(wish)
-
-
-def _memory() -> Path:
-    """Where what was measured of this host is kept."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "onecurve" / f"{socket.gethostname()}-{len(os.sched_getaffinity(0))}.toml"
-
-
 def priced(cluster: Cluster, price: float | None) -> Cluster:
     if price is None:
         return cluster
@@ -117,8 +92,12 @@ def advise(script: str, forecast: Forecast, result: Result) -> Advice:
 
 
 def _estimate(forecast: Forecast, plan: Plan) -> Estimate:
-    layouts = dict(forecast.costs.layouts) if plan.mesh.tensor > 1 else {}
-    return forecast.estimate(replace(plan, layouts=layouts))
+    return forecast.estimate(with_layouts(plan, forecast.costs))
+
+
+def with_layouts(plan: Plan, costs: Costs) -> Plan:
+    """As apply/ needs it: how parameters lie along its tensor axis."""
+    return replace(plan, layouts=dict(costs.layouts)) if plan.mesh.tensor > 1 else plan
 
 
 def _alternatives(result: Result) -> list[Found]:

@@ -6,20 +6,24 @@ It imports no more than that takes: the ranks wait for it.
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from onecurve.describe.convert import from_plain, to_json
+from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan
+from onecurve.describe.estimate import Estimate
+from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.summary import RunSummary
 from onecurve.device.device import here
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 from onecurve.launch.stop import Stop
-from onecurve.verbs.choice import as_text, ranks_for
-from onecurve.verbs.folder import SUMMARY, refuse_foreign
+from onecurve.verbs.choice import AUTO, as_text, ranks_for
+from onecurve.verbs.folder import PLAN, SUMMARY, refuse_foreign
+
+_ENOUGH = 20
+"""Steps from which something can be learned."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class RunRequest:
     fresh: bool
     quiet: bool
     tensorboard: bool
+    predicted: dict[str, float] = field(default_factory=dict)
+    """Seconds of a step by cause, where the run was planned here."""
     result: str = ""
     """Where rank 0 leaves the summary for the launcher."""
 
@@ -44,12 +50,15 @@ def run(
     plan: str | Plan = "auto",
     ranks: int | None = None,
     out: str | Path | None = None,
+    precision: Sequence[Precision] = ("fp32",),
     fresh: bool = False,
     quiet: bool = False,
     tensorboard: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> RunSummary | None:
     """Train the job of a script: `oc.run("train.py", ["lr=1e-4"], ranks=2)`.
 
+    Without a plan it plans by itself, in one of these precisions; with a number of ranks alone each holds a copy.
     Starts its ranks on this host; where torchrun has set the environment it is one of them, and returns None on all but
     rank 0.
     """
@@ -57,16 +66,22 @@ def run(
     if not script.is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     folder = Path(out) if out is not None else Path("runs") / script.stem
-    request = RunRequest(str(script), tuple(arguments), as_text(plan), str(folder), fresh, quiet, tensorboard)
     alone = World.from_environment() is None
+    estimate = None
     if alone:
-        ranks = ranks_for(as_text(plan), ranks, here())
         refuse_foreign(folder)
+        if plan == AUTO and ranks is None:
+            plan, estimate = _planned(script, arguments, precision, folder, fresh, say)
+        ranks = ranks_for(as_text(plan), ranks, here())
+    predicted = estimate.seconds if estimate is not None else {}
+    request = RunRequest(
+        str(script), tuple(arguments), as_text(plan), str(folder), fresh, quiet, tensorboard, predicted
+    )
     if not alone or ranks == 1:
         from onecurve.verbs.training import train
 
         with Stop() as stop:
-            return train(request, stop)
+            return _learned(estimate, train(request, stop))
     assert ranks is not None
     if sys.stdout.isatty() and not quiet:
         print(f"starting {ranks} ranks", flush=True)
@@ -75,4 +90,30 @@ def run(
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
         if not result.exists():
             raise OnecurveError("interrupted before the ranks could end by themselves; what was saved before stays")
-        return from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
+        return _learned(estimate, from_plain(RunSummary, json.loads(result.read_text()), SUMMARY))
+
+
+def _planned(
+    script: Path,
+    arguments: Sequence[str],
+    precision: Sequence[Precision],
+    folder: Path,
+    fresh: bool,
+    say: Callable[[str], None],
+) -> tuple[Plan | str, Estimate | None]:
+    """What a run in this folder went by before it goes on with; otherwise the best plan that is found."""
+    before = folder / PLAN
+    if before.exists() and not fresh:
+        return read_toml(Plan, before), None
+    from onecurve.verbs.auto import plan_here
+
+    estimate = plan_here(script, arguments, precision, say)
+    return (AUTO, None) if estimate is None else (estimate.plan, estimate)
+
+
+def _learned(estimate: Estimate | None, summary: RunSummary | None) -> RunSummary | None:
+    if estimate is not None and summary is not None and summary.steps >= _ENOUGH:
+        from onecurve.verbs.auto import learn
+
+        learn(estimate, summary)
+    return summary

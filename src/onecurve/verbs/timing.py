@@ -19,7 +19,7 @@ from onecurve.job.job import Job
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import Data
 
-_LEAST, _SECONDS = 3, 1.0
+_LEAST, _SECONDS = 3, 0.5
 """Times that a micro-batch is run, and for how long."""
 _ROOM = 0.25
 """The part of the memory that weights may take, for there are gradients and activations too."""

@@ -2,9 +2,11 @@
 
 import json
 import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -42,6 +44,7 @@ from onecurve.verbs.prepare import Run
 from onecurve.verbs.run import RunRequest
 
 _HOPELESS = 50  # a loss scale has long been found by then
+_RECENT = 1000
 
 
 @dataclass
@@ -55,6 +58,8 @@ class Tally:
     skipped_in_a_row: int = 0
     own_steps: int = 0
     """Not counting those of the lives before."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    """Seconds of the last steps."""
 
     def add(self, record: StepRecord) -> None:
         self.steps, self.loss = record.step + 1, record.loss
@@ -66,6 +71,7 @@ class Tally:
             )
         self.own_steps += 1
         self.training_seconds += sum(record.seconds.values()) - record.seconds["evaluation"]
+        self.recent.append(sum(record.seconds.values()) - record.seconds["evaluation"] - record.seconds["checkpoint"])
 
 
 def run_as_rank(request: str, stop: Callable[[], bool]) -> None:
@@ -99,7 +105,7 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
         sinks = _sinks(run, out, request)
         run.tell = lambda news: _tell(sinks, EventRecord(news.event, news.text))
         try:
-            _tell(sinks, _start(run))
+            _tell(sinks, _start(run, request.predicted))
             if run.warning:
                 _tell(sinks, EventRecord("warning", run.warning))
             if run.resumed:
@@ -126,8 +132,9 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
             best=BestEvaluation(run.best.evaluate.watch, run.best.value, run.best.step) if run.best else None,
             seconds=time.perf_counter() - begin,
             samples_per_second=tally.own_steps * job.global_batch / max(tally.training_seconds, 1e-9),
+            step_seconds=statistics.median(tally.recent) if tally.recent else 0.0,
+            predicted_step_seconds=sum(request.predicted.values()) or None,
         )
-        replace_whole(out / PLAN, [to_toml(run.plan).encode()])
         replace_whole(out / SUMMARY, [to_json(summary).encode()])
         return summary
 
@@ -149,6 +156,7 @@ def _leave_origin(run: Run, out: Path, request: RunRequest) -> None:
     place = "" if to is None else to if "://" in to else str(Path(to).resolve())
     origin = Origin(str(Path(request.script).resolve()), request.arguments, place)
     replace_whole(out / ORIGIN, [to_json(origin).encode()])
+    replace_whole(out / PLAN, [to_toml(run.plan).encode()])
     keep_configuration(run.model, run.job.weights, out / CONFIGURATION)
 
 
@@ -211,5 +219,5 @@ def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
     return sinks
 
 
-def _start(run: Run) -> StartRecord:
-    return StartRecord(str(run.plan), run.world.size, run.device.kind, run.parameters, run.steps)
+def _start(run: Run, predicted: dict[str, float]) -> StartRecord:
+    return StartRecord(str(run.plan), run.world.size, run.device.kind, run.parameters, run.steps, predicted)

@@ -1,0 +1,258 @@
+"""One rank of regret.py: probes its world, plans, and runs plans for real, all in one process."""
+
+import ctypes
+import gc
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from onecurve.apply.mesh import LiveMesh, make_mesh
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import from_plain, to_json, to_plain
+from onecurve.describe.costs import Timing
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan, Precision, default_plan, split_evenly
+from onecurve.device.cores import settle_on_cores
+from onecurve.device.device import local_device, resident
+from onecurve.device.exchange import barrier, texts_of_all
+from onecurve.device.world import World
+from onecurve.job.batch import Micro
+from onecurve.job.script import load_job
+from onecurve.predict.forecast import Forecast
+from onecurve.search.best import Search
+from onecurve.search.space import Space
+from onecurve.train.trainer import Trainer
+from onecurve.verbs.assembly import assemble
+from onecurve.verbs.costs import costs_of
+from onecurve.verbs.data import open_data
+from onecurve.verbs.probing import look_around
+from onecurve.verbs.timing import timings
+from onecurve.verbs.tracing import Traceable
+
+_STEPS, _TURNS = 2, 3
+"""Of each plan: so many steps, then the other plans, and again."""
+_COMPARED = 6
+_LIBC = ctypes.CDLL("libc.so.6")
+
+
+@dataclass
+class Case:
+    """What a case has to say."""
+
+    plans: list[dict[str, object]] = field(default_factory=list)
+    chosen: str = ""
+    best: str = ""
+    regret: float = 0.0
+    noise: float = 0.0
+    default: str = ""
+    default_over_chosen: float = 0.0
+    uneven: float = 0.0
+
+
+class Bench:
+    def __init__(self, script: str, arguments: Sequence[str], count: int, precisions: Sequence[Precision]) -> None:
+        self.world = World.from_environment() or World()
+        self.device = local_device(self.world.local_rank)
+        self.count, self.precisions = count, precisions
+        self.job = load_job(Path(script), arguments)
+        self.data = open_data(self.job)
+        self.meshes: dict[Mesh, LiveMesh] = {}
+
+    def run(self) -> Case:
+        lead = self.world.rank == 0
+        # Before the world is joined: tracing pretends to be in another.
+        costs = costs_of(Traceable(self.job, self.data), self.precisions, 8) if lead else None
+        self.world.join(self.device)
+        barrier()
+        cluster = look_around(self.world, self.device, lambda _: None)
+        timed = [self._timings(cluster)]
+        forecast = None
+        if costs is not None:
+            costs = replace(costs, reading=0.0)
+            forecast = Forecast(cluster, replace(costs, timings=timed[0]))
+        chosen, *plans = self._told(_candidates(forecast, self.count, self.job.global_batch, cluster))
+        case = Case(chosen=str(chosen), default=str(plans[0]))
+        built = [self._build(plan) for plan in plans]
+        for _ in range(_TURNS):
+            for each in built:
+                self._steps(each, _STEPS)
+            timed.append(self._timings(cluster))
+        if costs is not None:
+            # Others use the machine too: the plan is chosen by what was timed before, errors are those of the
+            # prediction for the speed that the machine had meanwhile.
+            forecast = Forecast(cluster, replace(costs, timings=_typical(timed)))
+            case.plans = [self._row(each, forecast) for each in built]
+            for row in case.plans:
+                _show(row)
+        fastest = min(built, key=lambda each: each.step)
+        self._compare(case, chosen, fastest, built, cluster)
+        return case
+
+    def _row(self, built: "Built", forecast: Forecast) -> dict[str, object]:
+        predicted, seconds = forecast.memory(built.plan), forecast.seconds(built.plan)
+        return {
+            "plan": str(built.plan),
+            "step": built.step,
+            "predicted": sum(seconds.values()),
+            "seconds": seconds,
+            "memory": built.used,
+            "before": built.before,
+            "predicted_memory": sum(predicted.values()) - predicted["overhead"] + built.before,
+            "parts": predicted,
+        }
+
+    def _timings(self, cluster: Cluster) -> tuple[Timing, ...]:
+        """The first rank's, while the others rest."""
+        barrier()
+        found = timings(self.job, self.data, self.device, cluster, self.precisions) if self.world.rank == 0 else ()
+        barrier()
+        return found
+
+    def _compare(self, case: Case, chosen: Plan, fastest: "Built", built: "Sequence[Built]", cluster: Cluster) -> None:
+        """The chosen one, the fastest and the default in turn, again and again."""
+        found = next((each for each in built if str(each.plan) == str(chosen)), None)
+        compared = {"chosen": found or self._build(chosen), "best": fastest, "default": built[0]}
+        if len(cluster.groups) > 1 and isinstance(chosen.micro_batch, tuple):
+            compared["equal"] = self._build(
+                replace(chosen, micro_batch=split_evenly(chosen.round_size, chosen.mesh.data))
+            )
+        turns: dict[str, list[float]] = {name: [] for name in compared}
+        for _ in range(_COMPARED):
+            for name, each in compared.items():
+                turns[name].append(self._steps(each, _STEPS))
+        typical = {name: statistics.median(found) for name, found in turns.items()}
+        case.best, case.regret = str(fastest.plan), typical["chosen"] / min(typical["chosen"], typical["best"]) - 1
+        halves = [statistics.median(turns["chosen"][begin::2]) for begin in (0, 1)]
+        case.noise = abs(halves[0] / halves[1] - 1)
+        case.default_over_chosen = typical["default"] / typical["chosen"]
+        if "equal" in compared:
+            case.uneven = typical["equal"] / typical["chosen"]
+
+    def _told(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The first rank's, on all."""
+        text = texts_of_all(json.dumps([to_plain(plan) for plan in plans]) if self.world.rank == 0 else "")[0]
+        return [from_plain(Plan, each, "plan") for each in json.loads(text)]
+
+    def _build(self, plan: Plan) -> "Built":
+        """Made ready, its first steps done: what they hold at most is the plan's memory."""
+        if plan.mesh not in self.meshes:
+            self.meshes[plan.mesh] = make_mesh(plan.mesh, self.world.rank, self.device.kind)
+        mesh = self.meshes[plan.mesh]
+        gc.collect()
+        _LIBC.malloc_trim(0)
+        before, used = resident(), 0
+        Path("/proc/self/clear_refs").write_text("5")
+        built = Built(plan)
+        if mesh.member:
+            self._settle(plan)
+            built.trainer = assemble(self.job, plan, mesh, self.device, self.data).trainer
+            data_rank = plan.mesh.data_rank(self.world.rank)
+            built.rounds = next(iter(self.data.batches(plan, data_rank, workers=0))).rounds
+            for _ in range(2):
+                built.trainer.step(0, built.rounds)
+            used = _peak()
+        every = [json.loads(text) for text in texts_of_all(json.dumps([used, before]))]
+        built.used, built.before = max(every)
+        return built
+
+    def _settle(self, plan: Plan) -> None:
+        hosts = self.world.size // self.world.local_size
+        settle_on_cores(self.world.local_rank, max(1, plan.mesh.size // hosts), plan.threads)
+
+    def _steps(self, built: "Built", count: int) -> float:
+        """Seconds of a step, the same on all ranks: the median of some, after one that is not counted."""
+        barrier()
+        found = [0.0]
+        if built.trainer is not None:
+            self._settle(built.plan)
+            for _ in range(count + 1):
+                start = time.perf_counter()
+                built.trainer.step(0, built.rounds)
+                found.append(time.perf_counter() - start)
+            found = found[2:]
+        mine = statistics.median(found)
+        step = max(json.loads(text) for text in texts_of_all(json.dumps(mine)))
+        built.seen.append(step)
+        return step
+
+
+@dataclass
+class Built:
+    plan: Plan
+    trainer: Trainer | None = None
+    rounds: Sequence[Micro] = ()
+    used: int = 0
+    before: int = 0
+    seen: list[float] = field(default_factory=list)
+
+    @property
+    def step(self) -> float:
+        return statistics.median(self.seen)
+
+
+def _typical(timed: Sequence[tuple[Timing, ...]]) -> tuple[Timing, ...]:
+    return tuple(
+        replace(
+            same[0],
+            forward=statistics.median(each.forward for each in same),
+            backward=statistics.median(each.backward for each in same),
+        )
+        for same in zip(*timed, strict=True)
+    )
+
+
+def _candidates(forecast: Forecast | None, count: int, batch: int, cluster: Cluster) -> list[Plan]:
+    """The chosen one first; then what a user would start, the best predicted, and a sample of the rest."""
+    if forecast is None:
+        return []
+    space = Space(forecast)
+    found = Search(space).run().best
+    assert found is not None
+    layouts = dict(forecast.costs.layouts)
+    every = [replace(plan, layouts=layouts if plan.mesh.tensor > 1 else {}) for plan in space.plans()]
+    every = [plan for plan in every if sum(forecast.memory(plan).values()) <= forecast.available(plan)]
+    every.sort(key=lambda plan: sum(forecast.seconds(plan).values()))
+    best, rest = every[:8], every[8:]
+    ranks = cluster.devices
+    usual = default_plan(batch, ranks)
+    sample = random.Random(0).sample(rest, min(len(rest), count - 9))
+    chosen = replace(found.plan, layouts=layouts if found.plan.mesh.tensor > 1 else {})
+    return [chosen, usual, *[plan for plan in (*best, *sample) if plan != usual]]
+
+
+def _show(row: dict[str, object]) -> None:
+    if os.environ.get("ONECURVE_SHOW"):
+        ratio = row["predicted"] / row["step"]  # type: ignore[operator]
+        memory = row["predicted_memory"] / row["memory"]  # type: ignore[operator]
+        terms = {name: round(1000 * value, 1) for name, value in row["seconds"].items() if value > 1e-4}  # type: ignore[attr-defined]
+        sizes = [round((row[name] - row["before"]) / 1e6) for name in ("memory", "predicted_memory")]  # type: ignore[operator]
+        print(
+            f"{row['plan']:<60} {1000 * row['step']:8.1f} ms  {ratio:5.2f}  memory {memory:5.2f} {sizes} {terms}",
+            flush=True,
+        )  # type: ignore[operator]
+
+
+def _peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmHWM in /proc/self/status")
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    case = Bench(asked["script"], asked["arguments"], asked["count"], asked["precisions"]).run()
+    if int(os.environ.get("RANK", "0")) == 0:
+        Path(asked["out"]).write_text(to_json(case))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
