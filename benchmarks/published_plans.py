@@ -2,8 +2,8 @@
 
 For every published dense pre-training run on 64 devices or more (the fastest of each model, cluster, batch and
 sequence) the plan that search chooses for the same job on the same machines, both predicted as onecurve's own engine
-would run them. Pipeline stages are balanced by the predictor; recomputation, sharding and schedules are those that
-onecurve has.
+would run them (†: by its memory prediction it would not fit there). Pipeline stages are balanced by the predictor;
+recomputation, sharding and schedules are those that onecurve has.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def compare(run: Run) -> dict[str, Any] | None:
         "published": _short(published),
         "measured": run.measured,
         "predicted": sum(forecast.seconds(published).values()),
-        "published_memory": sum(forecast.memory(published).values()) / 1e9,
+        "published_fits": sum(forecast.memory(published).values()) <= forecast.available(published),
         "chosen": _short(found.plan) if found else "nothing fits",
         "chosen_predicted": found.step if found else None,
         "memory": found.used / 1e9 if found else None,
@@ -92,9 +92,10 @@ def main() -> None:
     print("| model | devices | published plan | predicted (measured) | chosen plan | predicted |")
     print("| --- | --- | --- | --- | --- | --- |")
     for row in rows:
+        mark = "" if row["published_fits"] else " †"
         better = f"{row['chosen_predicted']:.2f} s" if row["chosen_predicted"] else ""
         print(
-            f"| {row['model']} | {row['devices']} | `{row['published']}` | {row['predicted']:.2f} s "
+            f"| {row['model']} | {row['devices']} | `{row['published']}`{mark} | {row['predicted']:.2f} s "
             f"({row['measured']:.2f} s) | `{row['chosen']}` | {better} |"
         )
 

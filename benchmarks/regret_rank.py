@@ -15,7 +15,7 @@ from pathlib import Path
 from onecurve.apply.mesh import LiveMesh, make_mesh
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_plain, to_json, to_plain
-from onecurve.describe.costs import Timing
+from onecurve.describe.costs import Costs, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision, default_plan, split_evenly
 from onecurve.device.cores import settle_on_cores
@@ -38,6 +38,9 @@ from onecurve.verbs.tracing import Traceable
 _STEPS, _TURNS = 2, 3
 """Of each plan: so many steps, then the other plans, and again."""
 _COMPARED = 6
+_PATIENCE = 1.5
+"""Seconds: plans that are predicted to take longer for a step are left out of the sample. Over 100 Mbit/s some would
+take minutes."""
 _LIBC = ctypes.CDLL("libc.so.6")
 
 
@@ -71,10 +74,11 @@ class Bench:
         self.world.join(self.device)
         barrier()
         cluster = look_around(self.world, self.device, lambda _: None)
-        timed = [self._timings(cluster)]
-        forecast = None
         if costs is not None:
             costs = replace(costs, reading=0.0)
+        timed = [self._timings(cluster, costs)]
+        forecast = None
+        if costs is not None:
             forecast = Forecast(cluster, replace(costs, timings=timed[0]))
         chosen, *plans = self._told(_candidates(forecast, self.count, self.job.global_batch, cluster))
         case = Case(chosen=str(chosen), default=str(plans[0]))
@@ -82,7 +86,7 @@ class Bench:
         for _ in range(_TURNS):
             for each in built:
                 self._steps(each, _STEPS)
-            timed.append(self._timings(cluster))
+            timed.append(self._timings(cluster, costs))
         if costs is not None:
             # Others use the machine too: the plan is chosen by what was timed before, errors are those of the
             # prediction for the speed that the machine had meanwhile.
@@ -107,10 +111,12 @@ class Bench:
             "parts": predicted,
         }
 
-    def _timings(self, cluster: Cluster) -> tuple[Timing, ...]:
+    def _timings(self, cluster: Cluster, costs: Costs | None) -> tuple[Timing, ...]:
         """The first rank's, while the others rest."""
         barrier()
-        found = timings(self.job, self.data, self.device, cluster, self.precisions) if self.world.rank == 0 else ()
+        found: tuple[Timing, ...] = ()
+        if costs is not None:
+            found = timings(self.job, self.data, self.device, cluster, costs, self.precisions)
         barrier()
         return found
 
@@ -218,7 +224,7 @@ def _candidates(forecast: Forecast | None, count: int, batch: int, cluster: Clus
     every = [replace(plan, layouts=layouts if plan.mesh.tensor > 1 else {}) for plan in space.plans()]
     every = [plan for plan in every if sum(forecast.memory(plan).values()) <= forecast.available(plan)]
     every.sort(key=lambda plan: sum(forecast.seconds(plan).values()))
-    best, rest = every[:8], every[8:]
+    best, rest = every[:8], [plan for plan in every[8:] if sum(forecast.seconds(plan).values()) < _PATIENCE]
     ranks = cluster.devices
     usual = default_plan(batch, ranks)
     sample = random.Random(0).sample(rest, min(len(rest), count - 9))

@@ -5,12 +5,17 @@ from dataclasses import dataclass, replace
 
 from onecurve.describe.catalogue import hosts_of
 from onecurve.describe.cluster import Hosts, Link
+from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, split_evenly
 from onecurve.describe.profile import Collective, Load, Module, Profile, When, Work
 
 _BYTES = 2
+_ROUTING = 16
+"""How often a routed token is read or written, forward."""
+_GROUPED = 2.0
+"""How many times as long as one large product the products of many experts take."""
 _PRECISIONS = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
 
@@ -30,13 +35,29 @@ class Software:
 
 
 MEGATRON_DEEPSPEED = Software(
-    False, False, Engine(1.0, 2, 2, False, 34, weight_bytes=2, kept_gradient_bytes=2, state_bytes=16, shares_state=True)
+    False,
+    False,
+    Engine(
+        1.0,
+        2,
+        2,
+        False,
+        34,
+        weight_bytes=2,
+        kept_gradient_bytes=2,
+        state_bytes=16,
+        shares_state=True,
+        wraps=False,
+        repeats_attention=True,
+    ),
 )
-MEGATRON = Software(True, True, Engine(1.28, 4, 2, overlaps=True, optimizer_bytes=34))
-COMPOSER = Software(True, False, Engine(0.898, 2, 2, optimizer_bytes=28))
-TORCHTITAN = Software(True, True, Engine(0.95, 4, 2, optimizer_bytes=28))
-JAX = Software(True, False, Engine(1.15, 2, 2))
-OTHER = Software(True, False, Engine(1.0, 4, 2))
+MEGATRON = Software(
+    True, True, Engine(1.28, 4, 2, overlaps=True, optimizer_bytes=34, wraps=False, repeats_attention=True)
+)
+COMPOSER = Software(True, False, Engine(0.898, 2, 2, optimizer_bytes=28, repeats_attention=True))
+TORCHTITAN = Software(True, True, Engine(0.95, 4, 2, optimizer_bytes=28, repeats_attention=True))
+JAX = Software(True, False, Engine(1.15, 2, 2, wraps=False, repeats_attention=True))
+OTHER = Software(True, False, Engine(1.0, 4, 2, wraps=False, repeats_attention=True))
 
 
 def software(source: str) -> tuple[str, Software]:
@@ -139,6 +160,7 @@ class Shape:
         self.length = number("seq_len")
         self.experts, self.active = number("moe_experts"), number("moe_topk")
         self.expert_ranks = int(number("ep", 1))
+        self.neighbours = run.hosts().devices
         self.samples = max(1.0, number("micro_batch", 1))
         self.tokens = self.samples * self.length / max(1.0, number("cp", 1))
         self.given = self.tokens * self.width * _BYTES
@@ -192,10 +214,11 @@ class Shape:
         exchanges = [Collective("all_reduce", sent, when) for when in whens for _ in range(2)]
         operations = 26
         if self.experts:  # tokens are put in the experts' order, sent to them, brought back and weighed
-            routed = self.given * self.per_token
-            between += 8 * routed
-            exchanges += [Collective("all_to_all", int(routed), when, "expert") for when in whens for _ in range(2)]
-            operations = 60
+            between += _ROUTING * self.given * self.per_token
+            grouped = 1 + (_GROUPED - 1) * sum(2 * m * n * k for m, n, k in products[2:]) / flops
+            forward_flops["matrix"], backward_flops["matrix"] = grouped * flops, 2 * grouped * flops
+            exchanges += [Collective("all_to_all", self._routed(), when, "expert") for when in whens for _ in range(2)]
+            operations = 130
         return Work(
             Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), operations),
             Load(
@@ -205,6 +228,13 @@ class Shape:
             ),
             tuple(exchanges),
         )
+
+    def _routed(self) -> int:
+        """Bytes sent to experts, as far as they are felt: a token goes to a host once, however many of its experts are
+        there, and other rounds compute meanwhile."""
+        hosts = max(1.0, self.expert_ranks * self.tensor / self.neighbours)
+        copies = hosts * (1 - (1 - 1 / hosts) ** self.per_token)
+        return int(Constants().slowdown * self.given * min(copies, self.per_token))
 
     def _outside(self) -> Work:
         columns = self.vocabulary / self.tensor

@@ -52,7 +52,7 @@ def _run(chosen: argparse.Namespace) -> int:
         fresh=chosen.fresh,
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
-        precision=chosen.precision.split(","),
+        precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
         say=_tell_plainly if not chosen.json else lambda _: None,
     )
     if summary is not None:
@@ -98,7 +98,7 @@ def _plan(chosen: argparse.Namespace) -> int:
             chosen.script,
             chosen.arguments,
             cluster=chosen.cluster,
-            precision=chosen.precision.split(","),
+            precision=chosen.precision.replace(" ", "").split(","),
             price=chosen.price,
             out=chosen.out,
             say=say,
@@ -137,7 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--precision",
-        default="fp32",
         metavar="LIST",
         help="what a plan may compute in: fp32, or fp32,bf16 (default: fp32)",
     )

@@ -14,7 +14,7 @@ _INSIDE, _BETWEEN = 3e-6, 8e-6
 
 
 def hosts_of(name: str, count: int, devices: int | None = None) -> Hosts:
-    """So many hosts of a device in the catalogue; a name may be short where only one device begins with it."""
+    """So many hosts of a device in the catalogue; of those that a short name begins, the one with the most memory."""
     entry = _entry(name)
     full, known = entry
     spec = DeviceSpec(
@@ -31,7 +31,8 @@ def _entry(name: str) -> tuple[str, dict[str, Any]]:
     begins = [each for each in known if each.lower().startswith(name.lower())]
     if not begins:
         raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, known)})")
-    return begins[-1], known[begins[-1]]  # of several the one with the most memory
+    largest = max(begins, key=lambda each: known[each]["memory"])
+    return largest, known[largest]
 
 
 @cache

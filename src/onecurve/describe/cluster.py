@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from onecurve.describe.arithmetic import between
 from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
 
@@ -43,6 +44,14 @@ class DeviceSpec:
     operation: float = 0.0
     """Seconds that the smallest operation takes, where the host computes itself."""
 
+    def __post_init__(self) -> None:
+        rates = [self.bandwidth, self.matrix, self.attention, *self.flops.values()]
+        rates += [rate for known in self.rates.values() for rate in known.values()]
+        if not all(0 < rate < float("inf") for rate in rates) or self.memory < 0 or self.operation < 0:
+            raise OnecurveError(f"device {self.name}: rates are above 0, memory and times not below 0")
+        if not all(size.isdigit() for known in self.rates.values() for size in known):
+            raise OnecurveError(f"device {self.name}: its rates are by numbers of rows, such as 512")
+
     def peak(self, precision: str) -> float:
         found = self.flops.get(precision) or self.flops.get("fp32")
         if not found:
@@ -54,22 +63,10 @@ class DeviceSpec:
         measured = self.rates.get(precision)
         if not measured:
             return self.peak(precision) * self.matrix
-        sizes = sorted((int(size), rate) for size, rate in measured.items())
+        sizes = sorted((float(size), rate) for size, rate in measured.items())
         if not flops:
             return sizes[-1][1]
-        return _between(sizes, (flops / 2) ** (1 / 3))
-
-
-def _between(points: list[tuple[int, float]], size: float) -> float:
-    """On the line between the two nearest points; beyond the last the last."""
-    (small, low), *others = points
-    if size <= small:
-        return low
-    for large, high in others:
-        if size <= large:
-            return low + (high - low) * (size - small) / (large - small)
-        small, low = large, high
-    return low
+        return between(sizes, (flops / 2) ** (1 / 3))
 
 
 @dataclass(frozen=True)
@@ -106,6 +103,12 @@ class Hosts:
     """Bytes that a rank takes before it holds anything: the driver's context, buffers of collectives, what the
     allocator cannot use."""
 
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.devices < 1 or self.cores < 0:
+            raise OnecurveError(
+                f"cluster: {self.count} hosts × {self.devices} {self.device.name}; at least 1 is needed"
+            )
+
     @property
     def total(self) -> int:
         return self.count * self.devices
@@ -132,7 +135,8 @@ class Hosts:
             },
             operation=self.device.operation * split.operation,
         )
-        return replace(self, device=device, devices=ranks, cores=threads)
+        network = replace(self.network, bandwidth=self.network.bandwidth / ranks)  # was measured by one of them alone
+        return replace(self, device=device, devices=ranks, cores=threads, network=network)
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,10 @@ class Cluster:
 
     groups: tuple[Hosts, ...]
     constants: Constants = field(default_factory=Constants)
+
+    def __post_init__(self) -> None:
+        if len({group.kind for group in self.groups}) != 1:
+            raise OnecurveError("cluster: it needs hosts whose devices are of one kind, in [[groups]]")
 
     @staticmethod
     def of(kind: str, devices: int, memory: int, cores: int) -> "Cluster":
@@ -156,6 +164,11 @@ class Cluster:
     def devices(self) -> int:
         """How many of them; on a CPU host its cores, since every rank takes a group of cores."""
         return sum(group.total for group in self.groups)
+
+    @property
+    def neighbours(self) -> int:
+        """Ranks that can be in one host, on any of them."""
+        return min(group.cores if group.kind == "cpu" else group.devices for group in self.groups)
 
     @property
     def memory(self) -> int:

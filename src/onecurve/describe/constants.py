@@ -1,5 +1,5 @@
 """What no data sheet says. Fitted to published measurements by benchmarks/fit.py, which prints them; none belongs to
-one source or one device."""
+one source or one device. From `cut` on they are onecurve's own engine's, and what its runs have taught."""
 
 from dataclasses import dataclass
 
@@ -31,13 +31,13 @@ class Constants:
     unit: float = 0.0
     """How many operations' time it takes to gather or scatter what is sharded as one, beside what is sent; or to begin
     a block that will be computed again."""
-    halved: float = 1.0
+    parted: float = 1.0
     """How many times as long as others an operation of a backward takes to start that runs in halves."""
     watched: float = 1.0
     """How many times as long as others an operation takes to start that is watched, to keep or forget what it gives."""
     error: float = 0.13
     """Nine of ten published steps lie within this part of what is predicted: benchmarks/published_runs.py."""
-    pace: float = 1.0
+    lag: float = 1.0
     """How many times as long as predicted the steps of finished runs took."""
     runs: int = 0
     """How many of them there were."""

@@ -93,6 +93,9 @@ def _without_none(plain: Any) -> Any:
 
 
 def _refuse_unknown(kind: Any, plain: object, where: str) -> None:
+    if get_origin(kind) is tuple and isinstance(plain, list):
+        for each in plain:
+            _refuse_unknown(get_args(kind)[0], each, where)
     if not (dataclasses.is_dataclass(kind) and isinstance(plain, dict)):
         return
     hints = get_type_hints(kind)

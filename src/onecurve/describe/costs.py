@@ -59,6 +59,10 @@ class Costs:
     """How."""
     reading: float = 0.0
     """Seconds that a sample takes to be read; 0 where that is not known."""
+    whole_rounds: bool = False
+    """Whether the numbers depend on how many rounds a step has, as batch norm's do: then it has one."""
+    whole_parameters: bool = False
+    """Whether the optimizer may need whole parameters: then nothing is cut or sharded."""
     timings: tuple[Timing, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     """Why it cannot be split along an axis."""

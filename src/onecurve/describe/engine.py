@@ -25,3 +25,7 @@ class Engine:
     """and what the optimizer keeps."""
     shares_state: bool = False
     """Whether copies along `replicate` share the optimizer's state between them (ZeRO 1)."""
+    wraps: bool = True
+    """Whether gathered parameters lie beside the shards, as fully_shard keeps them."""
+    repeats_attention: bool = False
+    """Whether selective recomputation computes attention again, or keeps it with the products."""

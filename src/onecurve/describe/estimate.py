@@ -21,6 +21,8 @@ class Estimate:
     """Nine of ten steps were measured within this part of what was predicted."""
     price: float | None = None
     """Of one device for an hour."""
+    threads: int = 0
+    """Cores of each rank, where ranks compute on cores."""
 
     @property
     def step(self) -> float:

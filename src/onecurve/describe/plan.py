@@ -36,7 +36,7 @@ class Plan:
     sharding: Sharding = "zero3"
     """Whether a block's parameters are given up after forward and gathered again for backward (zero3), or kept."""
     recompute: Recompute = "none"
-    """What is computed again in backward instead of kept: nothing, all but matrix products, or all of each block."""
+    """What is computed again in backward instead of kept: nothing, all but products and attention, or all."""
     compile: bool = False
     """torch.compile, block by block."""
     compress: Compress = "none"

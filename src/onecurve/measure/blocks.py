@@ -53,6 +53,8 @@ def passed_over(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
             place = next(number for number, each in enumerate(leaves) if isinstance(each, Tensor))
             if leaves[place].shape != given.shape:
                 given = _Reshaped.apply(given, leaves[place])  # type: ignore[no-untyped-call]
+            if given.is_floating_point() and not given.requires_grad and torch.is_grad_enabled():
+                given = given.detach().requires_grad_()  # as behind blocks that are trained
             return pytree.tree_unflatten([given if n == place else each for n, each in enumerate(leaves)], form)
 
         return forward

@@ -14,9 +14,9 @@ _SMALL, _LARGE = 1 << 10, 1 << 22
 _REPEATS = 5
 
 
-def link_of(group: dist.ProcessGroup, device: Device) -> Link:
-    """Of an all-reduce among the group, as the formula for rings takes it: twice (n − 1) messages one after the other,
-    and every byte (n − 1)/n times twice; and of its two halves by themselves."""
+def link_of(group: dist.ProcessGroup, device: Device, messages: int) -> Link:
+    """Of an all-reduce among the group, as the formula for rings takes it: every byte (n − 1)/n times twice, and twice
+    so many messages one after the other; and of its two halves by themselves."""
     members = group.size()
     reduce, gather, scatter = (
         [_seconds(group, device, send, size) for size in (_SMALL, _LARGE)] for send in (_reduce, _gather, _scatter)
@@ -26,7 +26,7 @@ def link_of(group: dist.ProcessGroup, device: Device) -> Link:
     halves = [
         (2 * each[0] / small, 2 * max(each[1] - each[0], 1e-9) / max(large - small, 1e-9)) for each in (gather, scatter)
     ]
-    return Link(small / (2 * (members - 1)), bandwidth, _felt(group, device, large), *halves)
+    return Link(small / (2 * messages), bandwidth, _felt(group, device, large), *halves)
 
 
 Send = Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], object]

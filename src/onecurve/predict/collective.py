@@ -45,7 +45,7 @@ class Place:
         near = self._ring(size, self.neighbours, self.inside.bandwidth)
         helpers = 1 if kind == "all_to_all" else self.neighbours
         far = self._ring(size, self.hosts, self.network.bandwidth * helpers)
-        messages = self.neighbours - 1, _doublings(self.hosts)
+        messages = self.neighbours - 1, doublings(self.hosts)
         latency = messages[0] * self.inside.latency + messages[1] * self.network.latency
         link = self.inside if self.hosts == 1 else self.network
         few, many = {"all_gather": link.gather, "reduce_scatter": link.scatter}.get(kind, (1.0, 1.0))
@@ -60,7 +60,7 @@ def alone(ranks: int, link: Link) -> Place:
     return Place(ranks, ranks, link, link)
 
 
-def _doublings(members: int) -> int:
+def doublings(members: int) -> int:
     """NCCL sends small messages between hosts along trees."""
     return (members - 1).bit_length()
 

@@ -1,13 +1,12 @@
 """What a plan takes on a cluster: its estimate."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from onecurve.describe.cluster import Cluster, Hosts, Link
+from onecurve.describe.cluster import Cluster, Hosts
 from onecurve.describe.constants import Constants
 from onecurve.describe.costs import Costs, Row
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Profile
 from onecurve.predict.memory import components
 from onecurve.predict.own import engine_of
 from onecurve.predict.pace import Pace
@@ -15,8 +14,15 @@ from onecurve.predict.round import Unit
 from onecurve.predict.scaling import Profiles
 from onecurve.predict.step import Predictor
 
-Shares = tuple[tuple[Hosts, int], ...]
-"""Machines that are alike, and the samples that one of their ranks takes each round."""
+
+@dataclass(frozen=True)
+class Part:
+    """Machines that are alike, and the samples that one of their ranks takes each round."""
+
+    group: int
+    """Its number in the cluster."""
+    hosts: Hosts
+    samples: int
 
 
 class Forecast:
@@ -25,7 +31,7 @@ class Forecast:
     def __init__(self, cluster: Cluster, costs: Costs, constants: Constants | None = None) -> None:
         self.cluster, self.costs, self.constants = cluster, costs, constants or cluster.constants
         self._profiles = Profiles(costs)
-        self._pace = Pace(cluster, costs, self._profiles)
+        self._pace = Pace(cluster.groups[0], self.constants, costs, self._profiles)
         self._predictors: dict[object, Predictor] = {}
         self._groups: dict[int, tuple[Hosts, ...]] = {}
 
@@ -39,64 +45,77 @@ class Forecast:
             self.costs.steps,
             self.constants.error,
             self.cluster.groups[0].price,
+            self._dealt(plan.mesh.size)[0].cores if self.cluster.device == "cpu" else 0,
         )
 
     def seconds(self, plan: Plan) -> dict[str, float]:
         """Of a step, by cause: those of the slowest ranks. Who is faster waits for them."""
-        return max((self._seconds(plan, *each) for each in self._shares(plan)), key=lambda each: sum(each.values()))
+        parts = self._parts(plan)
+        if len(parts) == 1:
+            return self._seconds(plan, parts[0])
+        return max((self._seconds(plan, each) for each in parts), key=lambda each: sum(each.values()))
 
     def memory(self, plan: Plan) -> dict[str, float]:
-        """Bytes of the fullest rank, by component."""
-        samples = max(share for _, share in self._shares(plan))
-        engine = engine_of(plan, self._optimizer_tensors)
-        overhead = self.cluster.groups[0].overhead
-        return components(self._profiles.of(plan, samples), plan, engine, overhead)
+        """Bytes of the fullest rank, by component: of those that have least room left."""
+        return self._memory(plan, self._tightest(plan))
 
     def available(self, plan: Plan) -> float:
-        return min(hosts.device.memory for hosts, _ in self._shares(plan))
+        """To that rank."""
+        return self._tightest(plan).hosts.device.memory
+
+    def _tightest(self, plan: Plan) -> Part:
+        parts = self._parts(plan)
+        if len(parts) == 1:
+            return parts[0]
+        return min(parts, key=lambda each: each.hosts.device.memory - sum(self._memory(plan, each).values()))
+
+    def _memory(self, plan: Plan, part: Part) -> dict[str, float]:
+        engine = engine_of(plan, self._optimizer_tensors)
+        return components(self._profiles.of(plan, part.samples), plan, engine, part.hosts.overhead)
 
     def row(self, plan: Plan) -> Row:
         """The blocks weighed by the time they take under the plan, in parts of the first one's."""
-        row, (hosts, samples) = self.costs.row, self._shares(plan)[0]
+        row, part = self.costs.row, self._parts(plan)[0]
         if not row.kinds:
             return row
-        one = self._predictor(plan, hosts).round(self._profiles.of(plan, samples), plan)
+        one = self._predictor(plan, part).round(self._profiles.of(plan, part.samples), plan)
+        # Rounded, so that plans which differ little share their stages.
         *blocks, outside = (round(_total(unit) / _total(one.units[0]), 1) for unit in one.units)
         weighed = tuple((blocks[kind], size) for kind, (_, size) in zip(row.kinds, row.blocks, strict=True))
         return Row(weighed, row.first, (outside, row.last[1]))
 
-    def _seconds(self, plan: Plan, hosts: Hosts, samples: int) -> dict[str, float]:
-        found = self._predictor(plan, hosts).seconds(self._profiles.of(plan, samples), plan)
-        if self.constants.pace != 1:
-            found = {name: value * self.constants.pace for name, value in found.items()}
-        reading = self.costs.reading * samples * plan.rounds
+    def _seconds(self, plan: Plan, part: Part) -> dict[str, float]:
+        found = self._predictor(plan, part).seconds(self._profiles.of(plan, part.samples), plan)
+        if self.constants.lag != 1:
+            found = {name: value * self.constants.lag for name, value in found.items()}
+        reading = self.costs.reading * part.samples * plan.rounds
         return {**found, "loading": max(0.0, reading - sum(found.values()))}
 
-    def _predictor(self, plan: Plan, hosts: Hosts) -> Predictor:
-        key = hosts.device.name, hosts.devices, plan.precision, plan.compress
+    def _predictor(self, plan: Plan, part: Part) -> Predictor:
+        key = part.group, part.hosts.devices, plan.precision, plan.compress
         if key not in self._predictors:
             engine = engine_of(plan, self._optimizer_tensors)
-            threads = max(1, hosts.cores)
+            threads = max(1, part.hosts.cores)
             self._predictors[key] = Predictor(
-                hosts, engine, self.constants, lambda plan, samples: self._pace.of(plan, threads, samples)
+                part.hosts, engine, self.constants, lambda plan, samples: self._pace.of(plan, threads, samples)
             )
         return self._predictors[key]
 
-    def _shares(self, plan: Plan) -> Shares:
-        """By the groups of the cluster, as ranks are dealt out to them in order."""
+    def _parts(self, plan: Plan) -> list[Part]:
+        """The groups of the cluster, as ranks are dealt out to them in order."""
         groups = self._dealt(plan.mesh.size)
         if len(groups) == 1:
             shares = plan.micro_batch
-            return ((groups[0], max(shares) if isinstance(shares, tuple) else shares),)
-        slowest = Link(max(each.network.latency for each in groups), min(each.network.bandwidth for each in groups))
+            return [Part(0, groups[0], max(shares) if isinstance(shares, tuple) else shares)]
+        slowest = min((each.network for each in groups), key=lambda each: each.bandwidth)
         found, begin = [], 0
-        for group in groups:
+        for number, group in enumerate(groups):
             ranks = range(begin, min(begin + group.total, plan.mesh.size))
             begin += group.total
             if ranks:
                 most = max(_share(plan, rank) for rank in (ranks[0], ranks[-1]))
-                found.append((replace(group, network=slowest), most))
-        return tuple(found)
+                found.append(Part(number, replace(group, network=slowest), most))
+        return found
 
     def _dealt(self, ranks: int) -> tuple[Hosts, ...]:
         if ranks not in self._groups:
@@ -105,14 +124,11 @@ class Forecast:
 
     def _utilisation(self, plan: Plan) -> float:
         """Of all devices together."""
-        flops = sum(self._whole(plan).flops * share for share in (1,)) / self._whole(plan).samples
-        groups = self.cluster.as_ranks(plan.mesh.size)
+        whole, groups = self.costs.traces[plan.precision].many, self._dealt(plan.mesh.size)
         peak = sum(each.device.peak(plan.precision) * each.total for each in groups)
         used = plan.mesh.size / sum(each.total for each in groups)
-        return flops * plan.global_batch / (peak * used * sum(self.seconds(plan).values()))
-
-    def _whole(self, plan: Plan) -> Profile:
-        return self.costs.traces[plan.precision].many
+        flops = whole.flops / whole.samples * plan.global_batch
+        return flops / (peak * used * sum(self.seconds(plan).values()))
 
     @property
     def _optimizer_tensors(self) -> int:

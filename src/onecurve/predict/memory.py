@@ -11,29 +11,45 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Module, Profile
 from onecurve.describe.units import bytes_text
-from onecurve.predict.share import held, largest_share
+from onecurve.predict.share import held, largest_share, trained
 
 
 def components(profile: Profile, plan: Plan, engine: Engine, overhead: float) -> dict[str, float]:
     """Bytes of the fullest rank: of the first stage, which has most rounds under way, or of the last, which has the
     output."""
-    mesh, share, elements = plan.mesh, largest_share(profile, plan), held(profile, plan)
+    mesh, share = plan.mesh, largest_share(profile, plan)
+    elements, updated = held(profile, plan), trained(profile, plan)
     whole_gradients = mesh.shard > 1 and plan.rounds > 1 and plan.reduce == "step"
     largest = max((block.parameters for block in profile.blocks), default=0)
-    gathered = elements if plan.sharding == "zero2" else 2 * largest  # the next block's are on their way
+    # The next block's are on their way; what is outside the blocks stays until the end of backward.
+    gathered = elements if plan.sharding == "zero2" else 2 * largest + profile.outside.parameters
+    # fully_shard wraps these, also where each rank is its own shard: then it keeps a second set.
+    wrapped = mesh.shard > 1 or (mesh.data > 1 and mesh.size > mesh.data)
+    if mesh.shard == 1:
+        gathered = elements
     state = {
         "weights": elements * engine.weight_bytes / mesh.shard,
-        "gradients": elements * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
-        "optimizer": elements * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
-        "gathered": gathered * engine.gathered_bytes if mesh.shard > 1 else 0.0,
+        "gradients": updated * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
+        "optimizer": updated * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
+        "gathered": gathered * engine.gathered_bytes if wrapped and engine.wraps else 0.0,
     }
-    under_way = plan.rounds if plan.schedule == "gpipe" and mesh.pipeline > 1 else min(plan.rounds, mesh.pipeline)
+    under_way = _under_way(plan)
     between = mesh.tensor if plan.sequence else 1  # what lies between blocks is cut as well
     kept = sum(_kept(block, plan, engine, between) * block.count for block in profile.blocks)
     at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute != "none" else 0
     first = under_way * share * kept + at_work + profile.shared
     last = share * kept + at_work + profile.shared + profile.outside.kept
     return {**state, "activations": max(first, last), "overhead": overhead}
+
+
+def _under_way(plan: Plan) -> float:
+    """Rounds whose activations the first stage has at once. Interleaved stages begin with more of them, each a part of
+    a round (Narayanan et al. 2021, arXiv:2104.04473)."""
+    stages, per_rank = plan.mesh.pipeline, plan.stage_count // plan.mesh.pipeline
+    if plan.schedule == "gpipe" and stages > 1:
+        return plan.rounds
+    more = 1 + (stages - 1) / (stages * per_rank) if per_rank > 1 else 1.0
+    return min(plan.rounds, more * stages)
 
 
 def _kept(block: Module, plan: Plan, engine: Engine, between: int) -> float:

@@ -5,10 +5,10 @@ device, what is predicted for a round is stretched by what the timing says; ever
 """
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
 
-from onecurve.describe.cluster import Cluster
+from onecurve.describe.arithmetic import between
+from onecurve.describe.cluster import Hosts
+from onecurve.describe.constants import Constants
 from onecurve.describe.costs import Costs, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
@@ -21,8 +21,9 @@ Factors = tuple[float, float]
 
 
 class Pace:
-    def __init__(self, cluster: Cluster, costs: Costs, profiles: Profiles) -> None:
-        self._cluster, self._timings, self._profiles = cluster, costs.timings, profiles
+    def __init__(self, hosts: Hosts, constants: Constants, costs: Costs, profiles: Profiles) -> None:
+        """`hosts`: those that the timings are of."""
+        self._hosts, self._constants, self._timings, self._profiles = hosts, constants, costs.timings, profiles
         self._known = {timing: self._factors(timing) for timing in costs.timings}
 
     def of(self, plan: Plan, threads: int, samples: int) -> Factors:
@@ -32,29 +33,19 @@ class Pace:
         if not known:
             return 1.0, 1.0
         nearest = min({each.threads for each in known}, key=lambda each: abs(math.log(each / threads)))
-        points = sorted((each.samples, self._known[each]) for each in known if each.threads == nearest)
-        return _between(points, samples)
+        points = sorted((math.log(each.samples), self._known[each]) for each in known if each.threads == nearest)
+        onward, back = ([(place, factors[way]) for place, factors in points] for way in (0, 1))
+        return between(onward, math.log(samples)), between(back, math.log(samples))
 
     def _factors(self, timing: Timing) -> Factors:
         plan = Plan(Mesh(), timing.samples, precision=timing.precision)
-        hosts = self._cluster.groups[0]
+        hosts = self._hosts
         if timing.threads > 1 or hosts.kind != "cpu":
             hosts = hosts.as_ranks(1)
-        rounds = Rounds(hosts, self._cluster.constants, lambda _, __: alone(1, hosts.inside))
+        rounds = Rounds(hosts, self._constants, lambda _, __: alone(1, hosts.inside))
         forward, backward = _both(rounds.of(self._profiles.of(plan, timing.samples), plan))
         return timing.forward / forward, timing.backward / backward
 
 
 def _both(one: Round) -> tuple[float, float]:
     return sum(unit.count * unit.forward for unit in one.units), sum(unit.count * unit.backward for unit in one.units)
-
-
-def _between(points: Sequence[tuple[int, Factors]], samples: int) -> Factors:
-    """On the line between two of them, over the logarithm of samples; beyond the ends as at the ends."""
-    if samples <= points[0][0]:
-        return points[0][1]
-    for (few, low), (many, high) in pairwise(points):
-        if samples <= many:
-            way = math.log(samples / few) / math.log(many / few)
-            return low[0] + way * (high[0] - low[0]), low[1] + way * (high[1] - low[1])
-    return points[-1][1]

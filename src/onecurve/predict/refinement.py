@@ -11,14 +11,14 @@ _MOST = 10
 def refined(constants: Constants, predicted: float, measured: float) -> Constants:
     """After a run whose step was predicted to take so long, and took so long.
 
-    The pace is the geometric mean of measured over predicted; the error nine of ten runs stay within is about twice the
+    The lag is the geometric mean of measured over predicted; the error nine of ten runs stay within is about twice the
     mean of how far they were off (a normal distribution's, 2.06).
     """
     weight = 1 / min(constants.runs + 2, _MOST)  # what was thought before counts like one run
     off = measured / predicted
     return replace(
         constants,
-        pace=constants.pace * off**weight,
+        lag=constants.lag * off**weight,
         error=(1 - weight) * constants.error + weight * 2.06 * abs(off - 1),
         runs=constants.runs + 1,
     )

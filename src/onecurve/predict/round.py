@@ -75,9 +75,11 @@ class Rounds:
         constants: Constants,
         place: Callable[[Plan, str], Place],
         pace: Callable[[Plan, int], tuple[float, float]] = lambda *_: (1.0, 1.0),
+        repeats_attention: bool = False,
     ) -> None:
         """`pace`: how many times as long as predicted forward and backward of so many samples take."""
         self._hosts, self._constants, self._place, self._pace = hosts, constants, place, pace
+        self._repeats_attention = repeats_attention
         self._made: dict[tuple[int, int, int, int, Recompute, Schedule], Round] = {}
 
     def of(self, profile: Profile, plan: Plan) -> Round:
@@ -114,8 +116,8 @@ class Rounds:
         """Forward, backward, and what is computed again: nothing, all of forward, or all but its matrix products."""
         onward, back = self._pace(plan, samples)
         constants, operations = self._constants, work.forward.operations
-        halved = (constants.halved - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
-        backward = self._pass(work, "backward", work.backward, plan, halved).stretched(back)
+        parted = (constants.parted - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
+        backward = self._pass(work, "backward", work.backward, plan, parted).stretched(back)
         if recompute == "none":
             return self._pass(work, "forward", work.forward, plan).stretched(onward), backward, Pass(0.0, 0.0, 0.0)
         cut = constants.cut if plan.mesh.tensor > 1 else 1.0
@@ -123,9 +125,10 @@ class Rounds:
         forward = self._pass(work, "forward", work.forward, plan, constants.unit + watched).stretched(onward)
         if recompute == "full":
             return forward, backward, forward
-        attention = work.forward.flops.get("attention", 0)
+        attention = work.forward.flops.get("attention", 0) if self._repeats_attention else 0
         light = Load({"attention": attention}, work.forward.moved, operations)
-        return forward, backward, self._pass(Work(), "forward", light, plan, watched).stretched(onward)
+        sent = Work() if self._repeats_attention else work
+        return forward, backward, self._pass(sent, "forward", light, plan, watched).stretched(onward)
 
     def _pass(self, work: Work, when: When, load: Load, plan: Plan, beside: float = 0.0) -> Pass:
         """`beside`: what the host does beside, in operations."""

@@ -66,7 +66,7 @@ def along_tensor(whole: Profile, trace: Trace, degree: int, sequence: bool) -> P
 
 
 def _exchanging(module: Module, ratio: float) -> Module:
-    """Collectives send activations, which grow with the samples."""
+    """Collectives send activations, which grow with the samples; the few sums of gradients among them are small."""
     sent = tuple(replace(each, size=int(each.size * ratio)) for each in module.work.collectives)
     return replace(module, work=replace(module.work, collectives=sent))
 

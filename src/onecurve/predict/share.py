@@ -26,6 +26,12 @@ def _parts(blocks: int, ranks: int, stages: tuple[int, ...]) -> tuple[float, flo
 
 
 def held(profile: Profile, plan: Plan) -> float:
-    """Trained elements."""
+    """Elements of parameters."""
+    inside = sum(block.parameters * block.count for block in profile.blocks)
+    return largest_share(profile, plan) * inside + profile.outside.parameters
+
+
+def trained(profile: Profile, plan: Plan) -> float:
+    """Those of them that are trained."""
     inside = sum(block.trained * block.count for block in profile.blocks)
     return largest_share(profile, plan) * inside + profile.outside.trained

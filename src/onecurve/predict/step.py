@@ -16,7 +16,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.profile import CollectiveKind, Profile
 from onecurve.predict.collective import Place, place
 from onecurve.predict.round import Round, Rounds, Unit
-from onecurve.predict.share import held, most_and_last
+from onecurve.predict.share import most_and_last, trained
 
 
 class Predictor:
@@ -31,7 +31,7 @@ class Predictor:
     ) -> None:
         self._hosts, self._engine, self._constants = hosts, engine or Engine(), constants or Constants()
         self._places: dict[tuple[str, Mesh], Place] = {}
-        self._rounds = Rounds(hosts, self._constants, self._place, pace)
+        self._rounds = Rounds(hosts, self._constants, self._place, pace, self._engine.repeats_attention)
 
     def seconds(self, profile: Profile, plan: Plan) -> dict[str, float]:
         """`profile`: of the plan's micro-batch, cut along its tensor axis, with its collectives."""
@@ -100,9 +100,10 @@ class Predictor:
         """Activations and their gradients between stages, one round."""
         if plan.mesh.pipeline == 1:
             return 0.0
-        given = max((block.given for block in profile.blocks), default=0)
+        cut = plan.mesh.tensor if plan.sequence else 1
+        given = max((block.given for block in profile.blocks), default=0) / cut
         axis = self._place(plan, "pipeline")
-        link = axis.network if axis.neighbours == 1 else axis.inside
+        link = axis.network if axis.hosts > 1 else axis.inside  # the slowest crossing sets the pace
         per_rank = plan.stage_count // plan.mesh.pipeline
         return 2 * per_rank * (link.latency + given / link.bandwidth)
 
@@ -122,13 +123,13 @@ class Predictor:
         """Gradients summed over copies, once a step."""
         if plan.mesh.replicate == 1:
             return 0.0
-        elements = held(profile, plan) / plan.mesh.shard
+        elements = trained(profile, plan) / plan.mesh.shard
         axis = self._place(plan, "replicate")
         sent = axis.seconds("all_reduce", elements * self._engine.gradient_bytes)
         return self._exposed(axis, sent, backward) if self._engine.overlaps else sent
 
     def _update(self, profile: Profile, plan: Plan) -> float:
-        elements = held(profile, plan) / plan.mesh.shard
+        elements = trained(profile, plan) / plan.mesh.shard
         device = self._hosts.device
         return elements * self._engine.optimizer_bytes / (device.bandwidth * self._constants.memory)
 

@@ -39,12 +39,22 @@ def _summary(best: Estimate) -> list[str]:
     lines = [
         f"plan    {best.plan}",
         f"step    {step}, {per_second:,.{0 if per_second >= 10 else 1}f} samples/s, {best.utilisation:.0%} of the peak",
-        f"run     {hours_text(best.hours)} for {best.steps:,} steps on {best.devices:,} devices{_money(best)}",
+        f"run     {hours_text(best.hours)} for {best.steps:,} steps on {_ranks(best)}{_money(best)}",
         f"memory  {bytes_text(best.used)} of {bytes_text(best.available)} per rank",
     ]
     if best.plan.changes_numerics:
         lines.append(f"numbers {best.plan.precision} computes other numbers than fp32")
     return lines
+
+
+def _ranks(estimate: Estimate) -> str:
+    if estimate.threads:
+        return f"{_several(estimate.devices, 'process', 'es')} × {_several(estimate.threads, 'thread')}"
+    return _several(estimate.devices, "device")
+
+
+def _several(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count:,} {noun}{ending if count != 1 else ''}"
 
 
 def _money(estimate: Estimate) -> str:
@@ -77,7 +87,7 @@ def _reasons(advice: Advice) -> list[str]:
 def _choice(estimate: Estimate, best: Estimate) -> tuple[str, str]:
     words = [f"{seconds_text(estimate.step)} a step", f"{bytes_text(estimate.used)} per rank"]
     if estimate.devices != best.devices:
-        words.append(f"{estimate.devices:,} devices")
+        words.append(_ranks(estimate))
     if estimate.money is not None:
         words.append(money_text(estimate.money))
     return str(estimate.plan), ", ".join(words)

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from onecurve.describe.mesh import AXES
-from onecurve.describe.plan import Plan, Recompute
+from onecurve.describe.plan import Plan
+from onecurve.predict.collective import DATA
 from onecurve.predict.forecast import Forecast
 from onecurve.search.space import Space
 
@@ -64,16 +65,20 @@ class Search:
 
     def __init__(self, space: Space, near: float = 0.2) -> None:
         self._space, self._forecast, self._near = space, space.forecast, 1 + near
+        profiles = [trace.few for trace in space.costs.traces.values()]
+        # Whether modules ask all data ranks for something, of which a pipeline has fewer than its flat likeness.
+        self._asks = any(
+            sent.axis == DATA for each in profiles for module in each.modules for sent in module.work.collectives
+        )
         self.result = Result()
 
     def run(self) -> Result:
         cores = sorted((self._least_of_core(core), number, core) for number, core in enumerate(self._space.cores()))
-        lightest: Recompute = "full" if self._space.recomputes else "none"
         for bound, _, core in cores:
-            if self._may_matter(replace(core, recompute=lightest), bound):
+            if self._may_matter(core, bound, *self._least_of_ways(core)):
                 for way in self._space.ways(core):
-                    if self._may_matter(way, self._least_of_way(way)):
-                        self._look_at(self._space.splits(way))
+                    if self._may_matter(way, self._least_of_way(way), *self._least_memory(way)):
+                        self._look_at(self._space.shardings(way))
         found = self.result
         if found.best is not None:
             found.frontier = frontier([found.best, *found.frontier], self._near)
@@ -97,10 +102,9 @@ class Search:
         if not any(each.beats(found.step, found.used, found.work, self._near) for each in result.frontier):
             result.frontier.append(found)
 
-    def _may_matter(self, way: Plan, step: float) -> bool:
-        """Whether a split of this way, which takes so long at least, could be the best of its family, or on the
-        frontier."""
-        whole, sharded = self._least_memory(way)
+    def _may_matter(self, way: Plan, step: float, whole: float, sharded: float) -> bool:
+        """Whether a sharding of this way, which takes so long and so much at least, could be the best of its family, or
+        on the frontier."""
         available = self._forecast.available(way)
         model = family(way) - {"replicate"}
         data: list[tuple[Family, float]] = [(frozenset(), whole)]
@@ -120,17 +124,27 @@ class Search:
 
     def _least_of_core(self, core: Plan) -> float:
         """Seconds that no plan of this core can undercut: its computing, spread over the stages without a rest."""
-        stages = core.mesh.pipeline
-        flat = replace(core, mesh=replace(core.mesh, pipeline=1, replicate=stages * core.mesh.replicate))
-        terms = self._forecast.seconds(flat if stages > 1 else core)
-        return sum(terms[name] for name in _COMPUTING) / stages + terms["other"]
+        stages, shares = core.mesh.pipeline, core.micro_batch
+        if stages == 1:
+            terms = self._forecast.seconds(core)
+            return sum(terms[name] for name in _COMPUTING) + terms["other"]
+        mesh = replace(core.mesh, pipeline=1, replicate=stages * core.mesh.replicate)
+        least = min(shares) if isinstance(shares, tuple) else shares
+        terms = self._forecast.seconds(replace(core, mesh=mesh, micro_batch=least))
+        computing = _COMPUTING[:2] if self._asks else _COMPUTING
+        return sum(terms[name] for name in computing) / stages + terms["other"]
+
+    def _least_of_ways(self, core: Plan) -> tuple[float, float]:
+        """Bytes that no plan of this core can undercut."""
+        found = [self._least_memory(replace(core, recompute=each)) for each in self._space.recomputations]
+        return min(whole for whole, _ in found), min(sharded for _, sharded in found)
 
     def _least_of_way(self, way: Plan) -> float:
         terms = self._forecast.seconds(way)
         return sum(value for name, value in terms.items() if name not in _OPEN)
 
     def _least_memory(self, way: Plan) -> tuple[float, float]:
-        """Bytes that no split of this way can undercut: as it is, and with everything sharded and nothing gathered."""
+        """Bytes that no sharding of this way can undercut: none, and of everything with nothing gathered."""
         whole = sum(self._forecast.memory(way).values())
         if way.mesh.data == 1:
             return whole, whole

@@ -1,8 +1,8 @@
 """Which plans are possible, in three levels: what a round computes, how rounds follow each other, what is sharded.
 
-A *core* says the axes, the micro-batch and the precision; its *ways* add schedule and recomputation; their *splits* say
-which of the data-parallel ranks hold copies and which hold shards. Left out is what cannot be the best: an option that
-has no effect on a plan, and `gpipe` where 1f1b takes as long and less memory.
+A *core* says the axes, the micro-batch and the precision; its *ways* add schedule and recomputation; their *shardings*
+say which of the data-parallel ranks hold copies and which hold shards. Left out is what cannot be the best: an option
+that has no effect on a plan, and `gpipe` where 1f1b takes as long and less memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import get_args
 
+from onecurve.describe.arithmetic import divisors
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Recompute, Schedule, Sharding, split_evenly
 from onecurve.predict.forecast import Forecast
@@ -28,13 +29,15 @@ class Space:
         """Every one of them."""
         for core in self.cores():
             for way in self.ways(core):
-                yield from self.splits(way)
+                yield from self.shardings(way)
 
     def cores(self) -> Iterator[Plan]:
         """Data-parallel ranks are all copies here."""
         for tensor in (1, *self._tensor):
             for pipeline in self._pipeline:
                 for data in self._data(tensor * pipeline):
+                    if tensor > 1 and data > 1 and self.costs.whole_rounds:
+                        continue  # batch norm of a cut model cannot ask other data ranks
                     mesh = Mesh(pipeline=pipeline, replicate=data, tensor=tensor)
                     for shares, rounds in self._shares(mesh):
                         for precision, trace in self.costs.traces.items():
@@ -44,15 +47,17 @@ class Space:
 
     def ways(self, core: Plan) -> Iterator[Plan]:
         for schedule in self._schedules(core):
-            for recompute in get_args(Recompute) if self.recomputes else ("none",):
+            for recompute in self.recomputations:
                 if schedule == "zero-bubble" and recompute != "none":
                     continue  # its halved backward would recompute twice
                 yield self._staged(replace(core, schedule=schedule, recompute=recompute))
 
-    def splits(self, way: Plan) -> Iterator[Plan]:
+    def shardings(self, way: Plan) -> Iterator[Plan]:
         data = way.mesh.data
         yield way
-        for shard in _divisors(data)[1:]:
+        if self.costs.whole_parameters:
+            return
+        for shard in divisors(data)[1:]:
             mesh = replace(way.mesh, replicate=data // shard, shard=shard)
             for sharding in ("zero2",) if way.schedule == "zero-bubble" else get_args(Sharding):
                 sharded = replace(way, mesh=mesh, sharding=sharding)
@@ -63,23 +68,25 @@ class Space:
     @property
     def _tensor(self) -> tuple[int, ...]:
         """Within a host: beyond it every product would wait for the network."""
-        most = min(group.cores if group.kind == "cpu" else group.devices for group in self.cluster.groups)
-        return tuple(degree for degree in self.costs.tensor if degree <= most)
+        if self.costs.whole_parameters:
+            return ()
+        return tuple(degree for degree in self.costs.tensor if degree <= self.cluster.neighbours)
 
     @cached_property
     def _pipeline(self) -> list[int]:
-        blocks = len(self.costs.row.blocks)
+        """Numbers of stages that blocks or devices come apart into evenly, and powers of two."""
+        blocks, devices = len(self.costs.row.blocks), self.cluster.devices
         return [
             ranks
-            for ranks in range(1, min(max(1, blocks), self.cluster.devices) + 1)
-            if blocks % ranks == 0 or ranks & (ranks - 1) == 0
+            for ranks in range(1, min(max(1, blocks), devices) + 1)
+            if blocks % ranks == 0 or devices % ranks == 0 or ranks & (ranks - 1) == 0
         ]
 
     def _data(self, model: int) -> list[int]:
         """How many copies or shards of a model that takes so many ranks: those that share the batch evenly, and the
         most that there is room for."""
         most = min(self.cluster.devices // model, self.costs.global_batch)
-        fitting = {each for each in _divisors(self.costs.global_batch) if each <= most}
+        fitting = {each for each in divisors(self.costs.global_batch) if each <= most}
         return sorted(each for each in fitting | {most} if each and self._fills_hosts(each * model))
 
     def _fills_hosts(self, ranks: int) -> bool:
@@ -93,7 +100,7 @@ class Space:
         return ranks <= group.devices or ranks % group.devices == 0
 
     def _shares(self, mesh: Mesh) -> Iterator[tuple[int | tuple[int, ...], int]]:
-        for rounds in _divisors(self.costs.global_batch):
+        for rounds in [1] if self.costs.whole_rounds else divisors(self.costs.global_batch):
             size = self.costs.global_batch // rounds
             if size < mesh.data:
                 return
@@ -126,16 +133,11 @@ class Space:
             found.append("zero-bubble")
         return found
 
-    @property
-    def recomputes(self) -> bool:
-        return bool(next(iter(self.costs.traces.values())).few.blocks)
+    @cached_property
+    def recomputations(self) -> tuple[Recompute, ...]:
+        return get_args(Recompute) if next(iter(self.costs.traces.values())).few.blocks else ("none",)
 
     def _staged(self, plan: Plan) -> Plan:
         if plan.mesh.pipeline == 1:
             return plan
         return replace(plan, stages=balance(self.forecast.row(plan), plan.stage_count))
-
-
-def _divisors(number: int) -> list[int]:
-    small = [each for each in range(1, int(number**0.5) + 1) if number % each == 0]
-    return sorted({*small, *(number // each for each in small)})

@@ -37,13 +37,14 @@ def plan_here(script: Path, arguments: Sequence[str], precision: Sequence[Precis
     cluster, data = this_host(say), open_data(job)
     try:
         costs = _costs(job, data, cluster, precision, say)
-    except OnecurveError:
+    except OnecurveError as error:
+        say(f"no plan: {error}; every rank holds a copy")
         return None
     forecast = Forecast(cluster, costs)
     found = Search(Space(forecast)).run().best
     if found is not None and forecast.estimate(found.plan).hours * 3600 > _SHORT:
         say("timing the model on this device")
-        timed = timings(job, data, local_device(0), cluster, precision)
+        timed = timings(job, data, local_device(0), cluster, costs, precision)
         forecast = Forecast(cluster, replace(costs, timings=timed))
         found = Search(Space(forecast)).run().best
     return None if found is None else forecast.estimate(with_layouts(found.plan, costs))
@@ -52,7 +53,7 @@ def plan_here(script: Path, arguments: Sequence[str], precision: Sequence[Precis
 def _costs(job: Job, data: Data, cluster: Cluster, precision: Sequence[Precision], say: Say) -> Costs:
     say("tracing the model")
     try:
-        return costs_of(Traceable(job, data), precision, cluster.devices)
+        return costs_of(Traceable(job, data), precision, cluster.neighbours)
     except OnecurveError:
         raise
     except Exception as error:  # a model or loss may ask for values, which fake tensors do not have

@@ -1,14 +1,16 @@
 """Which plan and how many ranks, from what the user asked for."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan, default_plan
+from onecurve.describe.plan import Plan, Precision, default_plan
 
 AUTO = "auto"
+_PLANNED: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 
 
 def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
@@ -20,6 +22,14 @@ def choose_plan(wish: Plan | str, global_batch: int, ranks: int) -> Plan:
     if wish.startswith("{"):
         return from_plain(Plan, json.loads(wish), "plan")
     return read_toml(Plan, Path(wish)) if wish.endswith(".toml") else Plan.parse(wish)
+
+
+def allowed(precisions: Sequence[str]) -> list[Precision]:
+    """What a plan may compute in."""
+    for each in precisions:
+        if each not in _PLANNED:
+            raise OnecurveError(f"precision {each!r}: a plan may compute in {', '.join(_PLANNED)}")
+    return [each for each in _PLANNED if each in precisions]
 
 
 def as_text(wish: Plan | str) -> str:

@@ -17,15 +17,15 @@ from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.profile import Collective, Module, Profile, When
 from onecurve.measure.profile import BlockRun
 from onecurve.verbs.layouts import cut_blocks, cut_outside, derive
-from onecurve.verbs.profile import profile_of
+from onecurve.verbs.profile import needs_whole, profile_of
 from onecurve.verbs.stages import row_of
 from onecurve.verbs.tracing import Traceable
 
 _MANY = 8
-_READ_FOR = 0.2
+_READ_FOR = 0.1
 
 
-def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor: int, pipeline: bool = True) -> Costs:
+def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor: int) -> Costs:
     """`most_tensor`: ranks that a tensor axis may have at most."""
     job = traceable.job
     refused: dict[str, str] = {}
@@ -36,7 +36,7 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
         traces = {
             each: replace(trace, halved=_halved(traceable, each, trace, layouts)) for each, trace in traces.items()
         }
-    row = _row(traceable, refused) if pipeline else Row()
+    row = _row(traceable, next(iter(traces.values())).few, refused)
     return Costs(
         traces,
         job.global_batch,
@@ -45,6 +45,8 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
         degrees,
         layouts,
         _reading(traceable, many),
+        whole_rounds=any(isinstance(each, _BatchNorm) for each in traceable.model.modules()),
+        whole_parameters=needs_whole(job),
         refused=refused,
     )
 
@@ -80,15 +82,19 @@ def _tensor(traceable: Traceable, most: int, refused: dict[str, str]) -> tuple[t
     """Degrees, and the layouts that all of them have."""
     if most < 2:
         return (), {}
-    found = derive(traceable, 2)
+    try:
+        found = derive(traceable, 2)
+    except Exception as error:
+        refused["tensor"] = f"its data flow could not be followed ({type(error).__name__})"
+        return (), {}
     if not found:
         refused["tensor"] = "nothing in this model can be split along 'tensor'"
         return (), {}
     layouts = {name: str(layout) for name, layout in found.items()}
-    degrees = [2]
-    while 2 * degrees[-1] <= most and _can_be_cut(traceable, 2 * degrees[-1], layouts):
-        degrees.append(2 * degrees[-1])
-    return tuple(degrees), layouts
+    powers = [1 << n for n in range(1, most.bit_length()) if 1 << n <= most]
+    while len(powers) > 1 and not _can_be_cut(traceable, powers[-1], layouts):
+        powers.pop()
+    return tuple(powers), layouts  # what comes apart into so many comes apart into half as many
 
 
 def _can_be_cut(traceable: Traceable, degree: int, layouts: dict[str, str]) -> bool:
@@ -147,9 +153,9 @@ def _trained(parameters: Iterable[Tensor]) -> int:
     return sum(each.numel() for each in parameters if each.requires_grad)
 
 
-def _row(traceable: Traceable, refused: dict[str, str]) -> Row:
+def _row(traceable: Traceable, profile: Profile, refused: dict[str, str]) -> Row:
     try:
-        return row_of(traceable)
+        return row_of(traceable, profile)
     except OnecurveError as error:
         refused["pipeline"] = str(error)
     except Exception as error:

@@ -1,15 +1,18 @@
 """The machines that a plan is for: by name, from a file, or these here, measured once and remembered."""
 
+import contextlib
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from onecurve.checkpoint.local import replace_whole
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import read_toml, write_toml
+from onecurve.describe.convert import read_toml, to_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.fleet import parse_cluster
-from onecurve.verbs.probe import probe
+from onecurve.device.device import here
 
 HERE = "here"
 Say = Callable[[str], None]
@@ -25,20 +28,36 @@ def find_cluster(wish: str | Cluster, say: Say) -> Cluster:
 
 def this_host(say: Say) -> Cluster:
     """Measured when it is first asked for."""
-    path = _place()
-    try:
-        return read_toml(Cluster, path)
-    except OnecurveError:  # never measured, or by another version
-        say("measuring this host, once: about 20 seconds")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = probe(path)
-        assert found is not None
-        return found
+    remembered = _remembered()
+    if remembered is not None:
+        return remembered
+    say("measuring this host, once: about 20 seconds")
+    from onecurve.verbs.probe import probe  # which starts ranks: plans for other machines do not wait for that
+
+    with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as folder:
+        found = probe(Path(folder) / "cluster.toml")
+    assert found is not None
+    remember(found)
+    return found
 
 
 def remember(cluster: Cluster) -> None:
-    """What is known of this host now."""
-    write_toml(cluster, _place())
+    """What is known of this host now; where it cannot be written it is measured again."""
+    path = _place()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_whole(path, [to_toml(cluster).encode()])
+
+
+def _remembered() -> Cluster | None:
+    """None where it was never measured, by another version, or with other devices."""
+    try:
+        found = read_toml(Cluster, _place())
+    except (OnecurveError, OSError):
+        return None
+    now = here()
+    same = (found.device, found.devices, found.cores, found.memory) == (now.device, now.devices, now.cores, now.memory)
+    return found if same else None
 
 
 def _place() -> Path:

@@ -11,7 +11,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.fleet import cluster_text
 from onecurve.describe.plan import Plan, Precision
-from onecurve.describe.units import bytes_text
+from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.device.device import local_device
 from onecurve.job.script import load_job
 from onecurve.predict.forecast import Forecast
@@ -19,8 +19,10 @@ from onecurve.report.plan import plan_file
 from onecurve.search.best import Found, Result, Search
 from onecurve.search.reason import reason
 from onecurve.search.space import Space
+from onecurve.verbs.choice import allowed
 from onecurve.verbs.costs import costs_of
 from onecurve.verbs.data import open_data
+from onecurve.verbs.kept import refuse_kept_backward
 from onecurve.verbs.machines import HERE, Say, find_cluster
 from onecurve.verbs.timing import timings
 from onecurve.verbs.tracing import Traceable
@@ -28,6 +30,8 @@ from onecurve.verbs.tracing import Traceable
 _RUNNERS_UP = 6
 _ON_THE_FRONTIER = 4
 _GREATER = (2, 4, 8, 16)
+_WORTH_IT = 1.2
+"""Times as fast."""
 
 
 def plan(
@@ -45,21 +49,26 @@ def plan(
     `cluster`: `here`, a short name as above, or a cluster.toml that `onecurve probe` wrote. `precision`: those that the
     numbers may be computed in. `price`: of one device for an hour. `out`: a plan.toml to write.
     """
+    precision = allowed(precision)
     say("reading the job")
     job = load_job(Path(script), arguments)
+    refuse_kept_backward(job, f"{script}: it cannot be planned")
     data = open_data(job)
     machines = priced(find_cluster(cluster, say), price)
     say("tracing the model")
     traceable = Traceable(job, data)
-    most = max(group.cores if group.kind == "cpu" else group.devices for group in machines.groups)
-    costs = costs_of(traceable, precision, most)
+    beside = _beside(machines, precision)
+    costs = costs_of(traceable, [*precision, *beside], machines.neighbours)
+    if cluster != HERE:  # who knows how fast those read
+        costs = replace(costs, reading=0.0)
     if cluster == HERE:
         say("timing the model on this device")
-        costs = replace(costs, timings=timings(job, data, local_device(0), machines, precision))
+        costs = replace(costs, timings=timings(job, data, local_device(0), machines, costs, [*precision, *beside]))
     say("searching")
-    forecast = Forecast(machines, costs)
-    result = Search(Space(forecast)).run()
-    advice = advise(str(script), forecast, result)
+    forecast = Forecast(machines, _only(costs, precision))
+    advice = advise(str(script), forecast, Search(Space(forecast)).run())
+    if beside:
+        advice = replace(advice, hints=(*advice.hints, *_narrower(Forecast(machines, _only(costs, beside)), advice)))
     if out is not None and advice.best is not None:
         Path(out).write_text(plan_file(advice), encoding="utf-8")
     return advice
@@ -70,7 +79,7 @@ def priced(cluster: Cluster, price: float | None) -> Cluster:
         return cluster
     if not price > 0:
         raise OnecurveError(f"price = {price}; a number above 0 is needed: of one device for an hour")
-    return Cluster(tuple(replace(group, price=price) for group in cluster.groups))
+    return replace(cluster, groups=tuple(replace(group, price=price) for group in cluster.groups))
 
 
 def advise(script: str, forecast: Forecast, result: Result) -> Advice:
@@ -87,8 +96,31 @@ def advise(script: str, forecast: Forecast, result: Result) -> Advice:
         best,
         tuple(RunnerUp(each, reason(each, best)) for each in runners_up),
         tuple(_estimate(forecast, each.plan) for each in _alternatives(result)),
-        tuple(_hints(forecast, best, runners_up)),
+        (*_hints(forecast, best, runners_up), *_refusals(forecast.costs)),
     )
+
+
+def _beside(cluster: Cluster, precision: Sequence[Precision]) -> list[Precision]:
+    """What was not allowed, but would be faster: the user should know."""
+    device = cluster.groups[0].device
+    faster = "bf16" in device.flops and device.speed("bf16") > _WORTH_IT * device.speed("fp32")
+    return ["bf16"] if faster and "bf16" not in precision else []
+
+
+def _only(costs: Costs, precision: Sequence[Precision]) -> Costs:
+    traces = {name: trace for name, trace in costs.traces.items() if name in precision}
+    return replace(costs, traces=traces, timings=tuple(each for each in costs.timings if each.precision in precision))
+
+
+def _narrower(forecast: Forecast, advice: Advice) -> list[str]:
+    found = Search(Space(forecast)).run().best
+    if found is None or (advice.best is not None and found.step * _WORTH_IT > advice.best.step):
+        return []
+    words = "a step would take" if advice.best is not None else "it would fit, and a step take"
+    return [
+        f"in bf16, which computes other numbers than fp32, {words} {seconds_text(found.step)} under {found.plan}: "
+        "allow it with --precision fp32,bf16"
+    ]
 
 
 def _estimate(forecast: Forecast, plan: Plan) -> Estimate:
@@ -103,6 +135,16 @@ def with_layouts(plan: Plan, costs: Costs) -> Plan:
 def _alternatives(result: Result) -> list[Found]:
     """On the frontier, beside the best."""
     return result.frontier[1 : 1 + _ON_THE_FRONTIER]
+
+
+def _refusals(costs: Costs) -> list[str]:
+    """Why some plans were not looked at."""
+    found = [f"not split along {axis!r}: {why}" for axis, why in costs.refused.items()]
+    if costs.whole_rounds:
+        found.append("every step has one round: batch norm's numbers depend on how many there are")
+    if costs.whole_parameters:
+        found.append("nothing is cut or sharded: the optimizer may need whole parameters")
+    return found
 
 
 def _hints(forecast: Forecast, best: Estimate | None, others: Sequence[Estimate]) -> list[str]:
@@ -123,7 +165,7 @@ def _hints(forecast: Forecast, best: Estimate | None, others: Sequence[Estimate]
 def _more_devices(forecast: Forecast) -> Estimate | None:
     for times in _GREATER:
         groups = tuple(replace(group, count=group.count * times) for group in forecast.cluster.groups)
-        larger = Forecast(Cluster(groups), forecast.costs, forecast.constants)
+        larger = Forecast(replace(forecast.cluster, groups=groups), forecast.costs)
         found = Search(Space(larger)).run().best
         if found is not None:
             return _estimate(larger, found.plan)

@@ -11,6 +11,9 @@ from onecurve.device.device import here
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 
+_MOST = 16
+"""Ranks that measure a CPU host: more would say little more."""
+
 
 @dataclass(frozen=True)
 class ProbeRequest:
@@ -33,7 +36,7 @@ def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | 
     machine = here()
     with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as scratch:
         found = Path(scratch) / "cluster.toml"
-        ranks = machine.cores if machine.device == "cpu" else machine.devices
+        ranks = min(machine.cores, _MOST) if machine.device == "cpu" else machine.devices
         launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(found)))], ranks)
         if not found.exists():
             raise OnecurveError("interrupted before the probe was done")

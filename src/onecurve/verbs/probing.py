@@ -4,12 +4,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from onecurve.describe.arithmetic import divisors
 from onecurve.describe.cluster import Cluster, DeviceSpec, Hosts, Link, Split
 from onecurve.describe.constants import Constants
 from onecurve.describe.convert import from_plain, to_json, write_toml
@@ -19,6 +19,7 @@ from onecurve.device.exchange import barrier, texts_of_all
 from onecurve.device.world import World
 from onecurve.measure.links import link_of
 from onecurve.measure.rates import Rates, attention_rate, product_rates, rates
+from onecurve.predict.collective import doublings
 from onecurve.verbs.probe import ProbeRequest
 
 _ALIKE = 1.4
@@ -26,18 +27,10 @@ _ALIKE = 1.4
 _TURNS = 5
 _CPU = Constants(
     matrix=1.0, attention=1.0, memory=1.0, launch=0.0, exchange=3.0, inside=1.0, network=1.0, slowdown=1.0,
-    step=4e-3, round=4e-4, cut=6.0, unit=70.0, halved=5.0, watched=5.0, error=0.2,
+    step=4e-3, round=4e-4, cut=6.0, unit=70.0, parted=5.0, watched=5.0, error=0.2,
 )  # fmt: skip
 """Where everything else is measured: what onecurve's own engine costs the host, in operations. Chosen on small models
 with benchmarks/regret.py."""
-
-
-@dataclass(frozen=True)
-class Sight:
-    """What one rank saw."""
-
-    hosts: Hosts
-    host: int
 
 
 def probe_as_rank(request: str, _: Callable[[], bool]) -> Cluster | None:
@@ -64,11 +57,8 @@ def look_around(world: World, device: Device, say: Callable[[str], None]) -> Clu
     inside, network = _links(world, device, say)
     count = world.local_size if device.kind != "cpu" else machine.cores
     own = Hosts(spec, 1, count, machine.cores, inside, network, None, splits, overhead)
-    seen = [
-        from_plain(Sight, json.loads(text), "probe")
-        for text in texts_of_all(to_json(Sight(own, world.rank // world.local_size)))
-    ]
-    firsts = [each.hosts for n, each in enumerate(seen) if n % world.local_size == 0]
+    seen = [from_plain(Hosts, json.loads(text), "probe") for text in texts_of_all(to_json(own))]
+    firsts = seen[:: world.local_size]
     return Cluster(_groups(firsts), _CPU if device.kind == "cpu" else Constants())
 
 
@@ -95,7 +85,7 @@ def _device(
 def _crowded(world: World, device: Device, cores: int, say: Callable[[str], None]) -> tuple[Rates, tuple[Split, ...]]:
     """One rank of a host alone, and all at work in groups of so many cores: in turn, again and again, since others use
     the machine too."""
-    ways = [(1, 1)] + [(min(cores // threads, world.local_size), threads) for threads in _divisors(cores)]
+    ways = [(1, 1)] + [(min(cores // threads, world.local_size), threads) for threads in divisors(cores)]
     if device.kind != "cpu":
         ways = ways[:1]
     seen: list[list[Rates]] = [[] for _ in ways]
@@ -149,12 +139,12 @@ def _links(world: World, device: Device, say: Callable[[str], None]) -> tuple[Li
     if size > 1:
         say("links inside a host")
         groups = [dist.new_group([host * size + rank for rank in range(size)]) for host in range(hosts)]
-        inside = link_of(groups[world.rank // size], device)
+        inside = link_of(groups[world.rank // size], device, size - 1)
     if hosts > 1:
         say("links between hosts")
         group = dist.new_group([host * size for host in range(hosts)])
         if world.local_rank == 0:
-            network = link_of(group, device)
+            network = link_of(group, device, doublings(hosts))
     return (inside if size > 1 else network), (network if hosts > 1 else inside)
 
 
@@ -180,10 +170,6 @@ def _together(group: Sequence[Hosts]) -> Hosts:
 def _alike(one: Hosts, other: Hosts) -> bool:
     ratio = one.device.speed("fp32") / other.device.speed("fp32")
     return 1 / _ALIKE < ratio < _ALIKE and one.cores == other.cores and one.device.kind == other.device.kind
-
-
-def _divisors(number: int) -> list[int]:
-    return [each for each in range(1, number + 1) if number % each == 0]
 
 
 def _name(device: Device) -> str:

@@ -1,6 +1,6 @@
 """onecurve run: train. This side starts the ranks; what each of them does is in training.
 
-It imports no more than that takes: the ranks wait for it.
+Where a plan is given it imports no more than that takes: the ranks wait for it.
 """
 
 import json
@@ -19,8 +19,8 @@ from onecurve.device.device import here
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 from onecurve.launch.stop import Stop
-from onecurve.verbs.choice import AUTO, as_text, ranks_for
-from onecurve.verbs.folder import PLAN, SUMMARY, refuse_foreign
+from onecurve.verbs.choice import AUTO, allowed, as_text, ranks_for
+from onecurve.verbs.folder import CHECKPOINTS, PLAN, SUMMARY, refuse_foreign
 
 _ENOUGH = 20
 """Steps from which something can be learned."""
@@ -50,7 +50,7 @@ def run(
     plan: str | Plan = "auto",
     ranks: int | None = None,
     out: str | Path | None = None,
-    precision: Sequence[Precision] = ("fp32",),
+    precision: Sequence[str] | None = None,
     fresh: bool = False,
     quiet: bool = False,
     tensorboard: bool = False,
@@ -71,20 +71,23 @@ def run(
     if alone:
         refuse_foreign(folder)
         if plan == AUTO and ranks is None:
-            plan, estimate = _planned(script, arguments, precision, folder, fresh, say)
+            plan, estimate = _planned(script, arguments, allowed(precision or ["fp32"]), folder, fresh, say)
+        elif precision is not None:
+            raise OnecurveError("precision: it is for runs that plan by themselves; write it into the plan instead")
         ranks = ranks_for(as_text(plan), ranks, here())
     predicted = estimate.seconds if estimate is not None else {}
     request = RunRequest(
         str(script), tuple(arguments), as_text(plan), str(folder), fresh, quiet, tensorboard, predicted
     )
-    if not alone or ranks == 1:
+    # A process that has planned has threads, from which loader processes must not be forked.
+    if not alone or (ranks == 1 and estimate is None):
         from onecurve.verbs.training import train
 
         with Stop() as stop:
             return _learned(estimate, train(request, stop))
     assert ranks is not None
     if sys.stdout.isatty() and not quiet:
-        print(f"starting {ranks} ranks", flush=True)
+        print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
     with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
         result = Path(scratch) / SUMMARY
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
@@ -103,7 +106,7 @@ def _planned(
 ) -> tuple[Plan | str, Estimate | None]:
     """What a run in this folder went by before it goes on with; otherwise the best plan that is found."""
     before = folder / PLAN
-    if before.exists() and not fresh:
+    if before.exists() and (folder / CHECKPOINTS).exists() and not fresh:
         return read_toml(Plan, before), None
     from onecurve.verbs.auto import plan_here
 

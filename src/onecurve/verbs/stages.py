@@ -8,7 +8,7 @@ from onecurve.describe.costs import Row, Weight
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.flow import Flow
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Module
+from onecurve.describe.profile import Module, Profile
 from onecurve.measure.call import alike_once
 from onecurve.measure.flow import trace_flow
 from onecurve.search.stages import balance
@@ -39,7 +39,11 @@ def refuse_other_blocks(plan: Plan, flow: Flow) -> None:
 
 def spread(plan: Plan, traceable: Traceable) -> tuple[int, ...]:
     """How many blocks each stage has."""
-    row = row_of(traceable)
+    try:
+        profile = profile_of(traceable, min(FEW, traceable.job.global_batch))
+    except Exception:  # a loss may ask for values, which fake tensors do not have
+        profile = None
+    row = row_of(traceable, profile)
     if plan.stage_count > len(row.blocks):
         raise OnecurveError(
             f"plan {plan}: {plan.stage_count} stages for a model of {len(row.blocks)} blocks; shorten the pipeline"
@@ -47,12 +51,10 @@ def spread(plan: Plan, traceable: Traceable) -> tuple[int, ...]:
     return balance(row, plan.stage_count)
 
 
-def row_of(traceable: Traceable) -> Row:
-    """The model's blocks, to be spread over stages."""
+def row_of(traceable: Traceable, profile: Profile | None) -> Row:
+    """The model's blocks, to be spread over stages; weighed by their size where there is no profile."""
     flow, model = flow_of(traceable), traceable.model
-    try:
-        profile = profile_of(traceable, min(FEW, traceable.job.global_batch))
-    except Exception:  # a loss may ask for values, which fake tensors do not have; blocks are weighed by their size
+    if profile is None:
         return Row(tuple((float(_bytes(model, [name])), 0.0) for name in flow.blocks))
     of_block = {name: each for each in profile.blocks for name in each.names}
     copies = 2 + profile.optimizer_tensors  # parameters, gradients, optimizer state

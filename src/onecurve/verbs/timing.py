@@ -10,46 +10,68 @@ from onecurve.apply.blueprint import draw
 from onecurve.apply.precision import computing, kept_dtype
 from onecurve.apply.weights import Weights
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.costs import Timing
+from onecurve.describe.costs import Costs, Timing
 from onecurve.describe.plan import Precision
 from onecurve.device.cores import settle_on_cores
 from onecurve.device.device import Device
 from onecurve.job.batch import Micro
 from onecurve.job.job import Job
+from onecurve.predict.scaling import along_samples
 from onecurve.train.objective import objective_of
 from onecurve.verbs.data import Data
 
-_LEAST, _SECONDS = 3, 0.5
-"""Times that a micro-batch is run, and for how long."""
-_ROOM = 0.25
-"""The part of the memory that weights may take, for there are gradients and activations too."""
+_LEAST, _SECONDS, _LONG = 3, 0.5, 3.0
+"""Times that a micro-batch is run, for how long, and from what on once is enough."""
+_ROOM = 0.4
+"""The part of the memory that may be taken for it."""
 
 
 def timings(
-    job: Job, data: Data, device: Device, cluster: Cluster, precisions: Sequence[Precision]
+    job: Job, data: Data, device: Device, cluster: Cluster, costs: Costs, precisions: Sequence[Precision]
 ) -> tuple[Timing, ...]:
-    """Empty where the model is too large for one device."""
-    blueprint = draw(job.model, job.seed)
-    if blueprint.parameter_bytes > _ROOM * cluster.memory:
+    """Empty where the model is too large for one device, or fails there: what it takes is then predicted as it is."""
+    if _too_large(costs, 1, precisions, cluster):
         return ()
-    weights = Weights(blueprint.tape, device.torch_device, kept_dtype("fp32"))
-    module = blueprint.module
-    weights.realize(module)
+    try:
+        return _timings(job, data, device, cluster, costs, precisions)
+    except Exception:
+        return ()
+    finally:
+        if device.kind == "cpu":
+            settle_on_cores(0, 1, 0)
+
+
+def _timings(
+    job: Job, data: Data, device: Device, cluster: Cluster, costs: Costs, precisions: Sequence[Precision]
+) -> tuple[Timing, ...]:
+    blueprint = draw(job.model, job.seed)
+    Weights(blueprint.tape, device.torch_device, kept_dtype("fp32")).realize(blueprint.module)
     if isinstance(job.loss, torch.nn.Module):
         job.loss.to(device.torch_device)
-    module.train()
+    module = blueprint.module.train()
     found = []
     for threads in sorted({1, cluster.cores}) if device.kind == "cpu" else [1]:
         if device.kind == "cpu":
             settle_on_cores(0, cluster.cores // threads, threads)
         for precision in precisions:
             for samples in _samples(job):
+                if _too_large(costs, samples, [precision], cluster):
+                    break
                 micro = data.micro(0, samples).to(device.torch_device, kept_dtype(precision))
                 forward, backward = _time(job, module, micro, precision, device)
                 found.append(Timing(precision, threads, samples, forward, backward))
-    if device.kind == "cpu":
-        settle_on_cores(0, 1, 0)
+                if forward + backward > _LONG:
+                    break  # more samples would take longer still
     return tuple(found)
+
+
+def _too_large(costs: Costs, samples: int, precisions: Sequence[Precision], cluster: Cluster) -> bool:
+    """With weights, gradients and activations."""
+    for precision in precisions:
+        profile = along_samples(costs.traces[precision], samples)
+        if 2 * 4 * profile.parameters + profile.kept > _ROOM * cluster.memory:
+            return True
+    return False
 
 
 def _samples(job: Job) -> list[int]:
@@ -69,7 +91,10 @@ def _time(job: Job, module: torch.nn.Module, micro: Micro, precision: Precision,
         middle = time.perf_counter()
         loss.backward()  # type: ignore[no-untyped-call]
         device.wait()
+        # Gradients are kept, as they are from round to round.
         forwards.append(middle - start)
         backwards.append(time.perf_counter() - middle)
-        # Gradients are kept, as they are from round to round.
-    return statistics.median(forwards[1:]), statistics.median(backwards[1:])
+        if time.perf_counter() - begin > _LONG:
+            break
+    enough = forwards[1:], backwards[1:]
+    return (statistics.median(enough[0]), statistics.median(enough[1])) if enough[0] else (forwards[0], backwards[0])

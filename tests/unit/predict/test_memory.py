@@ -63,4 +63,4 @@ def test_components_by_hand() -> None:
     assert shared["optimizer"] == 850 * 8 / 4
     cut = components(found, Plan.parse("shard4 mb1×2"), Engine(gathered_bytes=2), 0)
     assert cut["gradients"] == 850 * 4  # whole between rounds
-    assert cut["gathered"] == 2 * 100 * 2
+    assert cut["gathered"] == (2 * 100 + 50) * 2

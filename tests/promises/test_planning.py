@@ -1,0 +1,77 @@
+"""Promise 1: plan before you pay."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from test_run import SMALL, onecurve
+
+import onecurve as oc
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import read_toml
+from onecurve.describe.plan import Plan
+from onecurve.describe.validity import validate
+
+GPT = str(Path(__file__).parents[2] / "examples" / "gpt.py")
+LARGE = ("width=8192", "depth=48", "context=2048", "batch=64")
+
+
+def test_a_plan_for_machines_that_are_not_here(tmp_path: Path) -> None:
+    out = tmp_path / "plan.toml"
+    advice = oc.plan(GPT, LARGE, cluster="2x8xH100", precision=["bf16"], price=2.0, out=out)
+    best = advice.best
+    assert best is not None
+    assert best.fits
+    assert best.plan.mesh.size <= 16
+    assert best.money == pytest.approx(2.0 * best.devices * best.hours)
+    assert best.plan.global_batch == 64
+    written = read_toml(Plan, out)
+    assert str(written) == str(best.plan)
+    assert (written.layouts, written.stages) == (best.plan.layouts, best.plan.stages)
+    validate(written, 64, Cluster.of("cuda", 16, 80 << 30, 64))
+    for each in advice.runners_up:
+        assert each.reason
+        assert not each.estimate.fits or each.estimate.step >= best.step
+    assert any("does not fit" in each.reason for each in oc.plan(GPT, LARGE, cluster="8xH100").runners_up)
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would_do(tmp_path: Path) -> None:
+    failed = onecurve("plan", GPT, *LARGE, "--cluster", "1xT4", "--precision", "fp32", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "does not fit" in failed.stdout
+    assert "more than there is" in failed.stdout
+    assert "or on devices of" in failed.stdout
+    assert not (tmp_path / "plan.toml").exists()
+
+
+def test_unequal_devices_get_unequal_shares() -> None:
+    advice = oc.plan(GPT, ("width=512", "depth=8", "batch=64"), cluster="1xA100+1xV100")
+    assert advice.best is not None
+    shares = advice.best.plan.micro_batch
+    assert not isinstance(shares, tuple) or shares[0] > shares[1]
+
+
+def test_probe_plan_and_run(tmp_path: Path) -> None:
+    """As a user would: measure, plan for what was measured, run; and a run that plans by itself."""
+    probed = onecurve("probe", cwd=tmp_path)
+    assert probed.returncode == 0, probed.stderr
+    cluster = read_toml(Cluster, tmp_path / "cluster.toml")
+    (host,) = cluster.groups
+    assert host.cores == len(os.sched_getaffinity(0))
+    assert 1e8 < host.device.speed("fp32") < 1e13
+    assert host.overhead < host.device.memory
+
+    planned = onecurve("plan", SMALL, "epochs=1", "--cluster", "cluster.toml", "--json", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    best = json.loads(planned.stdout)["best"]
+    done = onecurve("run", SMALL, "epochs=1", "--plan", "plan.toml", "--out", "a", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["plan"] == best["plan"]
+
+    alone = onecurve("run", SMALL, "epochs=1", "--out", "b", "--json", cwd=tmp_path)
+    assert alone.returncode == 0, alone.stderr
+    summary = json.loads(alone.stdout)
+    assert summary["predicted_step_seconds"] > 0
+    start = json.loads((tmp_path / "b" / "records" / "rank-0.jsonl").read_text().splitlines()[0])
+    assert sum(start["predicted"].values()) == pytest.approx(summary["predicted_step_seconds"])
