@@ -24,17 +24,16 @@ class Host:
 
     def command(self, command: Sequence[str]) -> list[str]:
         enter = f'echo $$ > {_CGROUP}/{self.name}/cgroup.procs; exec "$@"'
-        pinned = ["taskset", "-c", str(self.core), *command] if self.core >= 0 else list(command)
+        pinned = ["taskset", "-c", str(self.core), *command]
         return ["sh", "-c", enter, "sh", "ip", "netns", "exec", self.name, *pinned]
 
 
 @contextmanager
 def hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[list[Host]]:
-    """`rate`: as tc writes it, or "" for no limit. Each host has a core of its own as long as there are enough."""
+    """`rate`: as tc writes it, or "" for no limit. Each host has one core, which some share where there are too few:
+    their quotas must leave room for each other."""
     cores = os.cpu_count() or 1
-    made = [
-        Host(f"och{n}", f"10.77.0.{n + 1}", f"ocv{n}", n if count <= cores else -1, quotas[n]) for n in range(count)
-    ]
+    made = [Host(f"och{n}", f"10.77.0.{n + 1}", f"ocv{n}", n % cores, quotas[n]) for n in range(count)]
     _remove(made)
     try:
         _run(f"ip link add {_BRIDGE} type bridge", f"ip link set {_BRIDGE} up")

@@ -58,11 +58,13 @@ def chosen_on(run: Run) -> bool:
 def errors(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, float]:
     found = [predict(run) / run.measured - 1 for run in runs]
     if not found:
-        return {"n": 0, "mape": 0.0, "bias": 0.0}
+        return {"n": 0, "mape": 0.0, "bias": 0.0, "nine_of_ten": 0.0}
+    sizes = sorted(map(abs, found))
     return {
         "n": len(found),
-        "mape": 100 * statistics.fmean(map(abs, found)),
+        "mape": 100 * statistics.fmean(sizes),
         "bias": 100 * statistics.fmean(found),
+        "nine_of_ten": 100 * sizes[int(0.9 * len(sizes))],
     }
 
 

@@ -42,15 +42,15 @@ _LLAMA = ("examples/llama.py", ("width=128", "depth=4", "batch=16"))
 _RESNET = ("examples/resnet.py", ("width=16", "batch=32"))
 _VISION = ("tests/jobs/vision.py", ("width=192", "depth=4"))
 _CLICKS = ("examples/ctr.py", ("width=32", "batch=256"))
-_THIRDS = (0.6, 0.6, 0.6)
+_HALVES = (0.5, 0.5, 0.5)
 CASES = (
     (_GPT, Cluster()),
     (_WIDE, Cluster(2, "100mbit", (1.0, 1.0))),
     (_LLAMA, Cluster(2, "1gbit", (1.0, 1.0))),
     (_RESNET, Cluster(2, "", (1.0, 1.0))),
-    (_VISION, Cluster(3, "1gbit", _THIRDS)),
-    (_CLICKS, Cluster(3, "100mbit", _THIRDS)),
-    (_GPT, Cluster(3, "", _THIRDS)),
+    (_VISION, Cluster(3, "1gbit", _HALVES)),
+    (_CLICKS, Cluster(3, "100mbit", _HALVES)),
+    (_GPT, Cluster(3, "", _HALVES)),
     (_GPT, Cluster(2, "", (1.0, 0.5))),
     (_RESNET, Cluster()),
     (_LLAMA, Cluster()),

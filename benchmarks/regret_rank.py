@@ -133,7 +133,9 @@ class Bench:
             for name, each in compared.items():
                 turns[name].append(self._steps(each, _STEPS))
         typical = {name: statistics.median(found) for name, found in turns.items()}
-        case.best, case.regret = str(fastest.plan), typical["chosen"] / min(typical["chosen"], typical["best"]) - 1
+        case.best = str(fastest.plan)
+        if case.best != case.chosen:  # of one plan the difference is noise
+            case.regret = typical["chosen"] / min(typical["chosen"], typical["best"]) - 1
         halves = [statistics.median(turns["chosen"][begin::2]) for begin in (0, 1)]
         case.noise = abs(halves[0] / halves[1] - 1)
         case.default_over_chosen = typical["default"] / typical["chosen"]

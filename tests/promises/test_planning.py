@@ -41,7 +41,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_do(tmp_path: Path) ->
     assert failed.returncode == 1
     assert "does not fit" in failed.stdout
     assert "more than there is" in failed.stdout
-    assert "or on devices of" in failed.stdout
+    assert "it would fit on devices of" in failed.stdout
     assert not (tmp_path / "plan.toml").exists()
 
 

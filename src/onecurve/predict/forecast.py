@@ -14,6 +14,8 @@ from onecurve.predict.round import Unit
 from onecurve.predict.scaling import Profiles
 from onecurve.predict.step import Predictor
 
+_RESERVE = 0.05
+
 
 @dataclass(frozen=True)
 class Part:
@@ -60,8 +62,8 @@ class Forecast:
         return self._memory(plan, self._tightest(plan))
 
     def available(self, plan: Plan) -> float:
-        """To that rank."""
-        return self._tightest(plan).hosts.device.memory
+        """To that rank; a little is left for what cannot be foreseen."""
+        return (1 - _RESERVE) * self._tightest(plan).hosts.device.memory
 
     def _tightest(self, plan: Plan) -> Part:
         parts = self._parts(plan)

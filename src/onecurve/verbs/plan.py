@@ -29,7 +29,9 @@ from onecurve.verbs.tracing import Traceable
 
 _RUNNERS_UP = 6
 _ON_THE_FRONTIER = 4
-_GREATER = (2, 4, 8, 16)
+_GREATER = (1, 2, 4, 8, 16)
+_WHOLE_HOST = 8
+"""Accelerators, as most have."""
 _WORTH_IT = 1.2
 """Times as fast."""
 
@@ -58,7 +60,8 @@ def plan(
     say("tracing the model")
     traceable = Traceable(job, data)
     beside = _beside(machines, precision)
-    costs = costs_of(traceable, [*precision, *beside], machines.neighbours)
+    together = machines.neighbours if machines.device == "cpu" else max(_WHOLE_HOST, machines.neighbours)
+    costs = costs_of(traceable, [*precision, *beside], together)
     if cluster != HERE:  # who knows how fast those read
         costs = replace(costs, reading=0.0)
     if cluster == HERE:
@@ -151,20 +154,27 @@ def _hints(forecast: Forecast, best: Estimate | None, others: Sequence[Estimate]
     if best is not None:
         return []
     closest = min(others, key=lambda each: each.used)
+    memory = forecast.cluster.memory
     hints = [
         f"it needs {bytes_text(closest.used)} per rank at least (under {closest.plan}), "
         f"{bytes_text(closest.used - closest.available)} more than there is"
     ]
     more = _more_devices(forecast)
     if more is not None:
-        hints.append(f"it would fit on {more.devices} devices of this kind: {more.plan}")
-    hints.append(f"or on devices of {bytes_text(closest.used)} or more")
+        hints.append(f"it would fit on {more.devices} devices of this kind, as {more.plan}")
+    hints.append(f"it would fit on devices of {bytes_text(closest.used / closest.available * memory)} or more")
     return hints
 
 
 def _more_devices(forecast: Forecast) -> Estimate | None:
+    """Whole hosts of them, twice as many each time."""
     for times in _GREATER:
-        groups = tuple(replace(group, count=group.count * times) for group in forecast.cluster.groups)
+        groups = tuple(
+            replace(group, count=group.count * times, devices=max(_WHOLE_HOST, group.devices))
+            if group.kind != "cpu"
+            else replace(group, count=group.count * times)
+            for group in forecast.cluster.groups
+        )
         larger = Forecast(replace(forecast.cluster, groups=groups), forecast.costs)
         found = Search(Space(larger)).run().best
         if found is not None:
