@@ -135,7 +135,7 @@ class Search:
         return sum(terms[name] for name in computing) / stages + terms["other"]
 
     def _least_of_ways(self, core: Plan) -> tuple[float, float]:
-        """Bytes that no plan of this core can undercut. Selective recomputation keeps what the full one does and more."""
+        """Bytes that no plan of this core can undercut. Selective recomputation keeps no less than the full one."""
         ways = [each for each in self._space.recomputations if each != "selective"]
         found = [self._least_memory(replace(core, recompute=each)) for each in ways]
         return min(whole for whole, _ in found), min(sharded for _, sharded in found)
