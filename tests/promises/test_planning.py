@@ -45,10 +45,13 @@ def test_what_does_not_fit_says_by_how_much_and_what_would_do(tmp_path: Path) ->
 
 
 def test_unequal_devices_get_unequal_shares() -> None:
-    advice = oc.plan(GPT, ("width=512", "depth=2", "batch=64"), cluster="1xA100+1xV100")
+    job = ("width=512", "depth=2", "batch=64")
+    advice = oc.plan(GPT, job, cluster="1xA100+1xV100", precision=["fp16"])
     assert advice.best is not None
-    shares = advice.best.plan.micro_batch
-    assert not isinstance(shares, tuple) or shares[0] > shares[1]
+    plans = [advice.best.plan, *(each.estimate.plan for each in advice.runners_up)]
+    shares = [plan.micro_batch for plan in plans if plan.mesh.data == 2]
+    assert shares
+    assert all(isinstance(each, tuple) and each[0] > each[1] for each in shares)
 
 
 def test_probe_plan_and_run(tmp_path: Path) -> None:

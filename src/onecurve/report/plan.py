@@ -29,7 +29,7 @@ def advice_lines(advice: Advice) -> list[str]:
     if advice.frontier:
         lines += ["", "with less memory, or on fewer devices"]
         lines += _table([_choice(each, best) for each in advice.frontier])
-    lines += [f"hint: {hint}" for hint in advice.hints]
+    lines += [f"note: {hint}" for hint in advice.hints]
     return lines
 
 

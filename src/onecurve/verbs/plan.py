@@ -62,11 +62,11 @@ def plan(
     beside = _beside(machines, precision)
     together = machines.neighbours if machines.device == "cpu" else max(_WHOLE_HOST, machines.neighbours)
     costs = costs_of(traceable, [*precision, *beside], together)
-    if cluster != HERE:  # who knows how fast those read
-        costs = replace(costs, reading=0.0)
     if cluster == HERE:
         say("timing the model on this device")
         costs = replace(costs, timings=timings(job, data, local_device(0), machines, costs, [*precision, *beside]))
+    else:  # who knows how fast those read
+        costs = replace(costs, reading=0.0)
     say("searching")
     forecast = Forecast(machines, _only(costs, precision))
     advice = advise(str(script), forecast, Search(Space(forecast)).run())

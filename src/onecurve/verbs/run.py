@@ -84,7 +84,7 @@ def run(
         from onecurve.verbs.training import train
 
         with Stop() as stop:
-            return _learned(estimate, train(request, stop))
+            return train(request, stop)
     assert ranks is not None
     if sys.stdout.isatty() and not quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
@@ -93,7 +93,12 @@ def run(
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
         if not result.exists():
             raise OnecurveError("interrupted before the ranks could end by themselves; what was saved before stays")
-        return _learned(estimate, from_plain(RunSummary, json.loads(result.read_text()), SUMMARY))
+        summary = from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
+    if estimate is not None and summary.steps >= _ENOUGH:
+        from onecurve.verbs.auto import learn
+
+        learn(estimate, summary)
+    return summary
 
 
 def _planned(
@@ -112,11 +117,3 @@ def _planned(
 
     estimate = plan_here(script, arguments, precision, say)
     return (AUTO, None) if estimate is None else (estimate.plan, estimate)
-
-
-def _learned(estimate: Estimate | None, summary: RunSummary | None) -> RunSummary | None:
-    if estimate is not None and summary is not None and summary.steps >= _ENOUGH:
-        from onecurve.verbs.auto import learn
-
-        learn(estimate, summary)
-    return summary

@@ -42,10 +42,12 @@ def costs(batch: int, blocks: int, flops: int, parameters: int, kept: int, head:
     return Costs(traces, batch, 10, row, (2, 4), {"*": "0"})
 
 
-def cluster(hosts: int, devices: int, memory: int, network: float, unequal: bool = False) -> Cluster:
+def cluster(
+    hosts: int, devices: int, memory: int, network: float, unequal: bool = False, latency: float = 1e-3
+) -> Cluster:
     device = DeviceSpec("d", "cuda", memory, 1e12, {"fp32": 1e14})
     slower = DeviceSpec("s", "cuda", memory // 2, 1e12, {"fp32": 4e13})
-    links = Link(3e-6, 1e11), Link(1e-3, network)
+    links = Link(3e-6, 1e11), Link(latency, network)
     groups = [Hosts(each, hosts, devices, 0, *links, overhead=1e9) for each in (device, slower)]
     return Cluster(tuple(groups if unequal else groups[:1]))
 
@@ -97,5 +99,6 @@ def test_every_plan_can_be_obeyed(made: tuple[Costs, Cluster]) -> None:
 
 
 def test_most_of_a_large_space_is_left_out() -> None:
-    space = Space(Forecast(cluster(64, 8, 80 * 10**9, 5e10), costs(512, 32, 10**12, 10**8, 10**8, 0.5)))
-    assert Search(space).run().looked_at < sum(1 for _ in space.plans()) / 5
+    machines = cluster(64, 8, 80 * 10**9, 5e10, latency=8e-6)
+    space = Space(Forecast(machines, costs(512, 32, 10**12, 10**8, 10**8, 0.5)))
+    assert Search(space).run().looked_at < sum(1 for _ in space.plans()) / 10
