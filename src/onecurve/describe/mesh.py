@@ -17,9 +17,9 @@ class Mesh:
     tensor: int = 1
 
     def __post_init__(self) -> None:
-        if min(degrees := self.degrees.values()) < 1:
-            axis = AXES[[*degrees].index(min(degrees))]
-            raise OnecurveError(f"mesh: {axis} = {min(degrees)}, a degree is at least 1")
+        if min(self.pipeline, self.replicate, self.shard, self.context, self.expert, self.tensor) < 1:
+            axis, degree = min(self.degrees.items(), key=lambda each: each[1])
+            raise OnecurveError(f"mesh: {axis} = {degree}, a degree is at least 1")
 
     @property
     def degrees(self) -> dict[str, int]:

@@ -10,7 +10,8 @@ MLPs the best pairs are the known ones: columns into rows.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ Cut = Callable[[nn.Module, Mapping[str, str]], AbstractContextManager[None]]
 Price = Callable[[Collective], float]
 
 _MOST_PARTS = 4
+_TIMES = 3  # what forward and backward compute, in times forward
 _LARGE = 0.25  # of the largest block; below that a table is not worth an exchange
 
 
@@ -44,6 +46,18 @@ class Owner:
     """Ways to cut it so that its output is cut."""
     rows: list[Layouts] = field(default_factory=list)
     """Ways to cut it so that it takes a cut input, or gives partial sums."""
+
+
+@dataclass(frozen=True, order=True)
+class _Pair:
+    """Two groups of a block, and how to cut them."""
+
+    price: float
+    """What is sent for each FLOP less; at least, until it is known."""
+    first: int
+    second: int
+    known: bool = False
+    layouts: Layouts = field(default_factory=dict, compare=False)
 
 
 class LayoutSearch:
@@ -60,22 +74,35 @@ class LayoutSearch:
         """`inside`: the calls within the block, names relative to it."""
         groups = [[self._owner(call) for call in group] for group in _groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
-        whole = self._work(block, {})
+        whole = self._try(block, {}, forward_only=True)
         if whole is None:  # it does not run on distributed tensors at all
             return {}
         pairs = []
         for first, columns in enumerate(groups):
             for second in range(first + 1, len(groups)):
-                tried = [
-                    (work, layouts)
-                    for layouts in _pairs(columns, groups[second])
-                    if (work := self._work(block, layouts)) is not None
-                ]
-                better = [(self._rank(work), layouts) for work, layouts in tried if work.flops < whole.flops]
-                if better:
-                    rank, layouts = min(better, key=lambda each: each[0])
-                    pairs.append((rank[1] / (whole.flops - rank[0]), first, second, layouts))
-        return _disjoint(sorted(pairs, key=lambda each: each[0]))
+                for layouts in _pairs(columns, groups[second]):
+                    run = self._try(block, layouts, forward_only=True)
+                    if run is not None and (saved := whole.work.flops - run.work.flops) > 0:
+                        pairs.append(_Pair(self._sent(run.work) / (_TIMES * saved), first, second, layouts=layouts))
+        return self._disjoint(pairs, block, _TIMES * whole.work.flops)
+
+    def _disjoint(self, pairs: list["_Pair"], block: Call, flops: int) -> Layouts:
+        """The cheapest pairs first, no group in two of them. What backward costs is looked at only where what forward
+        costs says that the pair may be the cheapest; `flops`: of the whole block, both ways."""
+        taken: set[int] = set()
+        found: Layouts = {}
+        heapify(pairs)
+        while pairs:
+            pair = heappop(pairs)
+            if {pair.first, pair.second} & taken:
+                continue
+            if pair.known:
+                taken |= {pair.first, pair.second}
+                found |= pair.layouts
+            elif (run := self._try(block, pair.layouts)) is not None and run.work.flops < flops:
+                price = self._sent(run.work) / (flops - run.work.flops)
+                heappush(pairs, replace(pair, price=price, known=True))
+        return found
 
     def of_tables(self, model: nn.Module, outside: Sequence[Call], largest: int, run: Callable[[], Tensor]) -> Layouts:
         """Large matrices outside the blocks: embeddings and the head. `run` is the model with its loss, `largest` the
@@ -111,18 +138,14 @@ class LayoutSearch:
             return None
         return BlockRun(count.work, kept.size, count.dear)
 
-    def _rank(self, work: Work) -> tuple[int, float]:
-        return work.flops, sum(map(self._price, work.collectives))
+    def _sent(self, work: Work) -> float:
+        return sum(map(self._price, work.collectives))
 
-    def run_cut(self, block: Call, layouts: Mapping[str, str]) -> BlockRun | None:
+    def run_cut(self, block: Call, layouts: Mapping[str, str], forward_only: bool = False) -> BlockRun | None:
         """What a block costs a rank that is cut so; None where it cannot be."""
-        return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
+        return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()}, forward_only)
 
-    def _work(self, call: Call, layouts: Layouts) -> Work | None:
-        run = self._try(call, layouts)
-        return None if run is None else run.work
-
-    def _try(self, call: Call, layouts: Layouts) -> BlockRun | None:
+    def _try(self, call: Call, layouts: Layouts, forward_only: bool = False) -> BlockRun | None:
         """What the call costs so, forward and backward; None where DTensor cannot do it."""
         arguments, named, stream = self._distributed(call)
         count = Count(self._mode)
@@ -136,6 +159,8 @@ class LayoutSearch:
                     return None
                 output = output.redistribute(placements=self._stream)
                 kept.drop_chained(stream, [output])
+                if forward_only:
+                    return BlockRun(count.work, kept.size, count.dear)
                 count.when = "backward"
                 output.backward(output.detach())  # type: ignore[no-untyped-call]
                 if isinstance(stream.grad, DTensor):
@@ -235,17 +260,6 @@ def _pairs(columns: Sequence[Owner], rows: Sequence[Owner]) -> list[Layouts]:
             if all(len(owner.columns) > n for owner in columns) and all(len(owner.rows) > m for owner in rows):
                 chosen = [owner.columns[n] for owner in columns] + [owner.rows[m] for owner in rows]
                 found.append({name: layout for each in chosen for name, layout in each.items()})
-    return found
-
-
-def _disjoint(pairs: Sequence[tuple[float, int, int, Layouts]]) -> Layouts:
-    """The cheapest pairs first, no group in two of them."""
-    taken: set[int] = set()
-    found: Layouts = {}
-    for _, first, second, layouts in pairs:
-        if not {first, second} & taken:
-            taken |= {first, second}
-            found |= layouts
     return found
 
 

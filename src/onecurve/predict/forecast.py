@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from onecurve.describe.cluster import Cluster, Hosts
 from onecurve.describe.constants import Constants
 from onecurve.describe.costs import Costs, Row
+from onecurve.describe.engine import Engine
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.predict.memory import components
@@ -36,6 +37,8 @@ class Forecast:
         self._pace = Pace(cluster.groups[0], self.constants, costs, self._profiles)
         self._predictors: dict[object, Predictor] = {}
         self._groups: dict[int, tuple[Hosts, ...]] = {}
+        self._engines: dict[object, Engine] = {}
+        self._rows: dict[tuple[float, ...], Row] = {}
 
     def estimate(self, plan: Plan) -> Estimate:
         return Estimate(
@@ -57,6 +60,12 @@ class Forecast:
             return self._seconds(plan, parts[0])
         return max((self._seconds(plan, each) for each in parts), key=lambda each: sum(each.values()))
 
+    def computing(self, plan: Plan) -> float:
+        """What no schedule, recomputation or sharding of this plan undercuts."""
+        parts = self._parts(plan)
+        found = (self._predictor(plan, each).computing(self._profiles.of(plan, each.samples), plan) for each in parts)
+        return self.constants.lag * max(found)
+
     def memory(self, plan: Plan) -> dict[str, float]:
         """Bytes of the fullest rank, by component: of those that have least room left."""
         return self._memory(plan, self._tightest(plan))
@@ -72,7 +81,7 @@ class Forecast:
         return min(parts, key=lambda each: each.hosts.device.memory - sum(self._memory(plan, each).values()))
 
     def _memory(self, plan: Plan, part: Part) -> dict[str, float]:
-        engine = engine_of(plan, self._optimizer_tensors)
+        engine = self._engine(plan)
         return components(self._profiles.of(plan, part.samples), plan, engine, part.hosts.overhead)
 
     def row(self, plan: Plan) -> Row:
@@ -82,9 +91,11 @@ class Forecast:
             return row
         one = self._predictor(plan, part).round(self._profiles.of(plan, part.samples), plan)
         # Rounded, so that plans which differ little share their stages.
-        *blocks, outside = (round(_total(unit) / _total(one.units[0]), 1) for unit in one.units)
-        weighed = tuple((blocks[kind], size) for kind, (_, size) in zip(row.kinds, row.blocks, strict=True))
-        return Row(weighed, row.first, (outside, row.last[1]))
+        times = tuple(round(_total(unit) / _total(one.units[0]), 1) for unit in one.units)
+        if times not in self._rows:
+            weighed = tuple((times[kind], size) for kind, (_, size) in zip(row.kinds, row.blocks, strict=True))
+            self._rows[times] = Row(weighed, row.first, (times[-1], row.last[1]))
+        return self._rows[times]
 
     def _seconds(self, plan: Plan, part: Part) -> dict[str, float]:
         found = self._predictor(plan, part).seconds(self._profiles.of(plan, part.samples), plan)
@@ -96,7 +107,7 @@ class Forecast:
     def _predictor(self, plan: Plan, part: Part) -> Predictor:
         key = part.group, part.hosts.devices, plan.precision, plan.compress
         if key not in self._predictors:
-            engine = engine_of(plan, self._optimizer_tensors)
+            engine = self._engine(plan)
             threads = max(1, part.hosts.cores)
             self._predictors[key] = Predictor(
                 part.hosts, engine, self.constants, lambda plan, samples: self._pace.of(plan, threads, samples)
@@ -132,9 +143,12 @@ class Forecast:
         flops = whole.flops / whole.samples * plan.global_batch
         return flops / (peak * used * sum(self.seconds(plan).values()))
 
-    @property
-    def _optimizer_tensors(self) -> int:
-        return next(iter(self.costs.traces.values())).few.optimizer_tensors
+    def _engine(self, plan: Plan) -> Engine:
+        key = plan.precision, plan.compress
+        if key not in self._engines:
+            tensors = next(iter(self.costs.traces.values())).few.optimizer_tensors
+            self._engines[key] = engine_of(plan, tensors)
+        return self._engines[key]
 
 
 def _total(unit: Unit) -> float:

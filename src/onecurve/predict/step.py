@@ -60,6 +60,13 @@ class Predictor:
         efficiency = self._engine.efficiency
         return found if efficiency == 1 else {name: value / efficiency for name, value in found.items()}
 
+    def computing(self, profile: Profile, plan: Plan) -> float:
+        """Seconds that no schedule, recomputation or sharding undercuts: all that is computed, spread over the stages
+        without a rest."""
+        one, constants = self._rounds.of(profile, plan), self._constants
+        whole = one.blocks.total + one.outside.total
+        return (plan.rounds * (whole / plan.mesh.pipeline + constants.round) + constants.step) / self._engine.efficiency
+
     def round(self, profile: Profile, plan: Plan) -> Round:
         return self._rounds.of(profile, plan)
 

@@ -6,22 +6,22 @@ its shard of the state and what full recomputation keeps. A core, or a way, whos
 been found is left out: it cannot hold a better plan. Tested against looking at every plan.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from onecurve.describe.mesh import AXES
 from onecurve.describe.plan import Plan
-from onecurve.predict.collective import DATA
 from onecurve.predict.forecast import Forecast
 from onecurve.search.space import Space
 
-_COMPUTING = ("forward", "backward", "tensor", "host")
 _OPEN = ("data", "update", "shard", "loading")
 """Terms that depend on what is sharded, or grow less when others grow."""
 Family = frozenset[str]
 """The axes that a plan splits along."""
-_DATA = (["replicate"], ["shard"], ["replicate", "shard"])
+_WHOLE = (frozenset[str](),)
+_DATA = (frozenset({"replicate"}), frozenset({"shard"}), frozenset({"replicate", "shard"}))
 _CLOSE = 1.02
+TOO_SLOW = 4.0
+"""Times as slow as the best: that nobody takes for less memory or money."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Result:
 
 
 def family(plan: Plan) -> Family:
-    return frozenset(axis for axis in AXES if plan.mesh.degrees[axis] > 1)
+    return frozenset(axis for axis, degree in plan.mesh.degrees.items() if degree > 1)
 
 
 class Search:
@@ -65,30 +65,33 @@ class Search:
 
     def __init__(self, space: Space, near: float = 0.2) -> None:
         self._space, self._forecast, self._near = space, space.forecast, 1 + near
-        profiles = [trace.few for trace in space.costs.traces.values()]
-        # Whether modules ask all data ranks for something, of which a pipeline has fewer than its flat likeness.
-        self._asks = any(
-            sent.axis == DATA for each in profiles for module in each.modules for sent in module.work.collectives
-        )
         self.result = Result()
 
     def run(self) -> Result:
-        cores = sorted((self._least_of_core(core), number, core) for number, core in enumerate(self._space.cores()))
+        cores = sorted(
+            (self._forecast.computing(core), number, core) for number, core in enumerate(self._space.cores())
+        )
         for bound, _, core in cores:
-            if self._may_matter(core, bound, *self._least_of_ways(core)):
+            if self._may_matter(core, bound, self._least_of_ways):
                 for way in self._space.ways(core):
-                    if self._may_matter(way, self._least_of_way(way), *self._least_memory(way)):
-                        self._look_at(self._space.shardings(way))
+                    least = self._least_of_way(way)
+                    if self._may_matter(way, least, self._least_memory):
+                        self._look_at(self._space.shardings(way), least)
         found = self.result
         if found.best is not None:
-            found.frontier = frontier([found.best, *found.frontier], self._near)
+            slowest = TOO_SLOW * found.best.step
+            choices = [found.best, *(each for each in found.frontier if each.step <= slowest)]
+            found.frontier = frontier(choices, self._near)
         return found
 
-    def _look_at(self, plans: Iterable[Plan]) -> None:
+    def _look_at(self, plans: Iterable[Plan], least: float) -> None:
+        """`least`: seconds that none of them undercuts."""
         for plan in plans:
-            found = look(self._forecast, plan)
-            self.result.looked_at += 1
-            self._note(found)
+            used, available = sum(self._forecast.memory(plan).values()), self._forecast.available(plan)
+            before = self.result.families.get(family(plan))
+            if _may_be_better(before, least, used, available) or self._may_be_chosen(plan, least, used, available):
+                self._note(Found(plan, sum(self._forecast.seconds(plan).values()), used, available))
+                self.result.looked_at += 1
 
     def _note(self, found: Found) -> None:
         result, kind = self.result, family(found.plan)
@@ -102,37 +105,30 @@ class Search:
         if not any(each.beats(found.step, found.used, found.work, self._near) for each in result.frontier):
             result.frontier.append(found)
 
-    def _may_matter(self, way: Plan, step: float, whole: float, sharded: float) -> bool:
-        """Whether a sharding of this way, which takes so long and so much at least, could be the best of its family, or
-        on the frontier."""
+    def _may_matter(self, way: Plan, step: float, memory: Callable[[Plan], tuple[float, float]]) -> bool:
+        """Whether a sharding of this way, which takes so long at least, could be the best of its family, or on the
+        frontier. `memory`: what it takes at least, whole and sharded; asked for where time alone does not tell."""
+        best, model = self.result.best, family(way) - {"replicate"}
+        rivals = {axes: self.result.families.get(model | axes) for axes in (_DATA if way.mesh.data > 1 else _WHOLE)}
+        worth = best is None or step <= TOO_SLOW * best.step
+        if not worth and not any(_may_be_better(each, step, 0.0, 0.0) for each in rivals.values()):
+            return False
+        whole, sharded = memory(way)
         available = self._forecast.available(way)
-        model = family(way) - {"replicate"}
-        data: list[tuple[Family, float]] = [(frozenset(), whole)]
-        if way.mesh.data > 1:
-            data = [(frozenset(axes), whole if axes == ["replicate"] else sharded) for axes in _DATA]
-        least = min(whole, sharded)
-        best = self.result.best
-        if least <= available and (best is None or step < best.step):
-            return True
-        for axes, used in data:
-            before = self.result.families.get(model | axes)
-            if before is None or _could_be_better(before, step * _CLOSE, used * _CLOSE, available):
-                return True
-        work = step * way.mesh.size
-        near = self._near
-        return least <= available and not any(each.beats(step, least, work, near) for each in self.result.frontier)
+        return any(
+            _may_be_better(each, step, sharded if "shard" in axes else whole, available)
+            for axes, each in rivals.items()
+        ) or self._may_be_chosen(way, step, min(whole, sharded), available)
 
-    def _least_of_core(self, core: Plan) -> float:
-        """Seconds that no plan of this core can undercut: its computing, spread over the stages without a rest."""
-        stages, shares = core.mesh.pipeline, core.micro_batch
-        if stages == 1:
-            terms = self._forecast.seconds(core)
-            return sum(terms[name] for name in _COMPUTING) + terms["other"]
-        mesh = replace(core.mesh, pipeline=1, replicate=stages * core.mesh.replicate)
-        least = min(shares) if isinstance(shares, tuple) else shares
-        terms = self._forecast.seconds(replace(core, mesh=mesh, micro_batch=least))
-        computing = _COMPUTING[:2] if self._asks else _COMPUTING
-        return sum(terms[name] for name in computing) / stages + terms["other"]
+    def _may_be_chosen(self, plan: Plan, step: float, used: float, available: float) -> bool:
+        """Whether a plan that takes so much at least could be the best, or on the frontier."""
+        best = self.result.best
+        if used > available or (best is not None and step > TOO_SLOW * best.step):
+            return False
+        if best is None or step < best.step:
+            return True
+        work, near = step * plan.mesh.size, self._near
+        return not any(each.beats(step, used, work, near) for each in self.result.frontier)
 
     def _least_of_ways(self, core: Plan) -> tuple[float, float]:
         """Bytes that no plan of this core can undercut. Selective recomputation keeps no less than the full one."""
@@ -154,10 +150,13 @@ class Search:
         return whole, sum(found.values()) - found["gathered"]
 
 
-def _could_be_better(before: Found, step: float, used: float, available: float) -> bool:
+def _may_be_better(before: Found | None, step: float, used: float, available: float) -> bool:
+    """Whether a plan that takes so much at least could be noticeably better than the one before."""
+    if before is None:
+        return True
     if before.fits:
-        return step < before.step and used <= available * _CLOSE
-    return used <= available * _CLOSE or used < before.used
+        return step * _CLOSE < before.step and used <= available
+    return used <= available or used * _CLOSE < before.used
 
 
 def look(forecast: Forecast, plan: Plan) -> Found:

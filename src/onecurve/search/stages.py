@@ -6,8 +6,6 @@ from itertools import accumulate, pairwise
 
 from onecurve.describe.costs import Row, Weight
 
-_ENDLESS: Weight = (float("inf"), float("inf"))
-
 
 @lru_cache(4096)
 def balance(row: Row, stages: int) -> tuple[int, ...]:
@@ -17,8 +15,7 @@ def balance(row: Row, stages: int) -> tuple[int, ...]:
     the limit is lowered until there is none.
     """
     spread = _Spread(row, stages)
-    found = spread.below(_ENDLESS)
-    assert found is not None
+    found = [stage * len(row.blocks) // stages for stage in range(stages + 1)]
     while (cheaper := spread.below(spread.dearest(found))) is not None:
         found = cheaper
     return tuple(end - begin for begin, end in pairwise(found))

@@ -31,7 +31,7 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
     refused: dict[str, str] = {}
     many = min(_MANY, job.global_batch)
     traces = {each: _trace(traceable, each, many) for each in precisions}
-    degrees, layouts = _tensor(traceable, most_tensor, refused)
+    degrees, layouts = _tensor(traceable, most_tensor, many, precisions[0], refused)
     if degrees:
         traces = {
             each: replace(trace, halved=_halved(traceable, each, trace, layouts)) for each, trace in traces.items()
@@ -78,12 +78,14 @@ def _with_statistics(profile: Profile, traceable: Traceable) -> Profile:
     )
 
 
-def _tensor(traceable: Traceable, most: int, refused: dict[str, str]) -> tuple[tuple[int, ...], dict[str, str]]:
+def _tensor(
+    traceable: Traceable, most: int, samples: int, precision: Precision, refused: dict[str, str]
+) -> tuple[tuple[int, ...], dict[str, str]]:
     """Degrees, and the layouts that all of them have."""
     if most < 2:
         return (), {}
     try:
-        found = derive(traceable, 2)
+        found = derive(traceable, 2, samples, precision)
     except Exception as error:
         refused["tensor"] = f"its data flow could not be followed ({type(error).__name__})"
         return (), {}
@@ -106,7 +108,7 @@ def _can_be_cut(traceable: Traceable, degree: int, layouts: dict[str, str]) -> b
         if not all(layout.divides(size, degree) for size in sizes):
             return False
     plan = Plan(Mesh(tensor=degree), layouts=layouts)
-    runs = cut_blocks(traceable, plan, 1)
+    runs = cut_blocks(traceable, plan, 1, forward_only=True)
     return all(run is not None for run in runs.values())
 
 

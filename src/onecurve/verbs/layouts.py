@@ -18,14 +18,14 @@ from onecurve.apply.tensor import TensorAxis
 from onecurve.describe.cluster import Link
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
-from onecurve.describe.plan import Plan
+from onecurve.describe.plan import Plan, Precision
 from onecurve.device.device import local_cpu
 from onecurve.measure.blocks import find_blocks, passed_over
 from onecurve.measure.call import Call, alike_once, observe
 from onecurve.measure.layouts import Cut, LayoutSearch, pattern
 from onecurve.measure.profile import BlockRun
 from onecurve.predict.collective import alone
-from onecurve.verbs.tracing import Traceable
+from onecurve.verbs.tracing import FEW, Traceable
 
 
 def layouts_for(plan: Plan, traceable: Traceable) -> dict[str, str]:
@@ -51,10 +51,11 @@ def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], traceable: 
         )
 
 
-def derive(traceable: Traceable, degree: int) -> dict[str, Layout]:
-    """Patterns of parameter names → layouts, for so many tensor ranks."""
-    model, micro = traceable.model, traceable.micro()
-    with pretended_world(degree) as mesh:
+def derive(traceable: Traceable, degree: int, samples: int = FEW, precision: Precision = "fp32") -> dict[str, Layout]:
+    """Patterns of parameter names → layouts, for so many tensor ranks. Samples and precision make no difference, but
+    what was found out about distributed tensors is remembered for others alike."""
+    model, micro = traceable.model, traceable.micro(samples)
+    with pretended_world(degree) as mesh, computing(precision, local_cpu()):
         with alike_once({name: model.get_submodule(name) for name in find_blocks(model)}):
             calls = observe(model, lambda: micro.forward(model))
         search = LayoutSearch(
@@ -85,13 +86,17 @@ def derive(traceable: Traceable, degree: int) -> dict[str, Layout]:
         return found
 
 
-def cut_blocks(traceable: Traceable, plan: Plan, samples: int) -> dict[tuple[str, ...], BlockRun | None]:
+def cut_blocks(
+    traceable: Traceable, plan: Plan, samples: int, forward_only: bool = False
+) -> dict[tuple[str, ...], BlockRun | None]:
     """What each block costs a tensor rank under the plan, by the names of those that are alike; None where it cannot be
     cut so."""
     kinds = traceable.kinds(samples, plan.precision)
     with _searching(traceable, plan) as search:
         return {
-            tuple(kind.names): search.run_cut(replace(kind.first, name=""), _inside(kind.first, plan.layouts))
+            tuple(kind.names): search.run_cut(
+                replace(kind.first, name=""), _inside(kind.first, plan.layouts), forward_only
+            )
             for kind in kinds
         }
 

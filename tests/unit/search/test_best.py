@@ -8,7 +8,7 @@ from onecurve.describe.costs import Costs, Row, Trace
 from onecurve.describe.profile import Collective, Load, Module, Profile, Work
 from onecurve.describe.validity import validate
 from onecurve.predict.forecast import Forecast
-from onecurve.search.best import Search, family, look
+from onecurve.search.best import TOO_SLOW, Search, family, look
 from onecurve.search.space import Space
 
 
@@ -84,7 +84,8 @@ def test_nothing_better_is_left_out(made: tuple[Costs, Cluster]) -> None:
         found = result.families[family(each.plan)]
         assert found.fits
         assert found.step <= each.step * 1.03
-        assert any(other.beats(each.step, each.used, each.work, 1.5) for other in result.frontier), each
+        if each.step <= TOO_SLOW * result.frontier[0].step:
+            assert any(other.beats(each.step, each.used, each.work, 1.5) for other in result.frontier), each
     for each in every:
         assert family(each.plan) in result.families
 
