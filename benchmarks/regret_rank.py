@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
+
 from onecurve.apply.mesh import LiveMesh, make_mesh
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_plain, to_json, to_plain
@@ -37,6 +39,8 @@ from onecurve.verbs.tracing import Traceable
 
 _STEPS, _TURNS = 2, 3
 """Of each plan: so many steps, then the other plans, and again."""
+_LOOKS = 5
+"""At the machine's speed, before what is measured once, and after it."""
 _COMPARED = 6
 _PATIENCE = 1.5
 """Seconds: plans that are predicted to take longer for a step are left out of the sample. Over 100 Mbit/s some would
@@ -66,6 +70,8 @@ class Bench:
         self.job = load_job(Path(script), arguments)
         self.data = open_data(self.job)
         self.meshes: dict[Mesh, LiveMesh] = {}
+        self.undisturbed: list[float] = []
+        self.work = torch.ones(256, 256), torch.zeros(256, 256), torch.zeros(8), torch.zeros(1 << 21)
 
     def run(self) -> Case:
         lead = self.world.rank == 0
@@ -73,13 +79,15 @@ class Bench:
         costs = costs_of(Traceable(self.job, self.data), self.precisions, 8) if lead else None
         self.world.join(self.device)
         barrier()
+        looks = [self._look() for _ in range(_LOOKS)]
         cluster = look_around(self.world, self.device, lambda _: None)
-        if costs is not None:
-            costs = replace(costs, reading=0.0)
+        looks += [self._look() for _ in range(_LOOKS)]
+        self.undisturbed = _undisturbed(looks, cluster, self.world.local_size)
         timed = [self._timings(cluster, costs)]
         forecast = None
         if costs is not None:
-            forecast = Forecast(cluster, replace(costs, timings=timed[0]))
+            costs = replace(costs, reading=0.0)
+            forecast = Forecast(cluster, replace(costs, timings=timed[0][0]))
         chosen, *plans = self._told(_candidates(forecast, self.count, self.job.global_batch, cluster))
         case = Case(chosen=str(chosen), default=str(plans[0]))
         built = [self._build(plan) for plan in plans]
@@ -88,12 +96,14 @@ class Bench:
                 self._steps(each, _STEPS)
             timed.append(self._timings(cluster, costs))
         if costs is not None:
-            # Others use the machine too: the plan is chosen by what was timed before, errors are those of the
-            # prediction for the speed that the machine had meanwhile.
-            forecast = Forecast(cluster, replace(costs, timings=_typical(timed)))
-            case.plans = [self._row(each, forecast) for each in built]
-            for row in case.plans:
-                _show(row)
+            for each in built:
+                # Others use the machine too: the plan is chosen by what was timed before, errors are those of the
+                # prediction for the speed that the machine had beside the plan's steps.
+                now = statistics.median(each.slowness)
+                timings = _typical([_slowed(found, now / beside) for found, beside in timed])
+                slower = Forecast(_slowed_cluster(cluster, now), replace(costs, timings=timings))
+                case.plans.append(self._row(each, slower))
+                _show(case.plans[-1])
         fastest = min(built, key=lambda each: each.step)
         self._compare(case, chosen, fastest, built, cluster)
         return case
@@ -104,6 +114,7 @@ class Bench:
             "plan": str(built.plan),
             "step": built.step,
             "predicted": sum(seconds.values()),
+            "slowness": built.slowness,
             "seconds": seconds,
             "memory": built.used,
             "before": built.before,
@@ -111,14 +122,15 @@ class Bench:
             "parts": predicted,
         }
 
-    def _timings(self, cluster: Cluster, costs: Costs | None) -> tuple[Timing, ...]:
-        """The first rank's, while the others rest."""
-        barrier()
+    def _timings(self, cluster: Cluster, costs: Costs | None) -> tuple[tuple[Timing, ...], float]:
+        """The first rank's, while the others rest; and how slow it was beside them."""
+        looks = [self._look()[0] for _ in range(_LOOKS)]
         found: tuple[Timing, ...] = ()
         if costs is not None:
             found = timings(self.job, self.data, self.device, cluster, costs, self.precisions)
         barrier()
-        return found
+        looks += [self._look()[0] for _ in range(_LOOKS)]
+        return found, statistics.median(looks) / self.undisturbed[0]
 
     def _compare(self, case: Case, chosen: Plan, fastest: "Built", built: "Sequence[Built]", cluster: Cluster) -> None:
         """The chosen one, the fastest and the default in turn, again and again."""
@@ -176,7 +188,7 @@ class Bench:
     def _steps(self, built: "Built", count: int) -> float:
         """Seconds of a step, the same on all ranks: the median of some, after one that is not counted."""
         barrier()
-        found = [0.0]
+        before, found = self._look(), [0.0]
         if built.trainer is not None:
             self._settle(built.plan)
             for _ in range(count + 1):
@@ -187,7 +199,24 @@ class Bench:
         mine = statistics.median(found)
         step = max(json.loads(text) for text in texts_of_all(json.dumps(mine)))
         built.seen.append(step)
+        around = zip(before, self._look(), self.undisturbed, strict=True)
+        built.slowness.append(max((one + two) / 2 / least for one, two, least in around))
         return step
+
+    def _look(self) -> list[float]:
+        """Seconds of a piece of work that is always the same, on each rank; all do it at once, each on one core."""
+        settle_on_cores(self.world.local_rank, self.world.local_size, 1)
+        matrix, product, few, many = self.work
+        barrier()
+        begin = time.perf_counter()
+        for _ in range(16):
+            torch.mm(matrix, matrix, out=product)
+            many.add_(1.0)
+        for _ in range(2000):
+            few.add_(1.0)
+        taken = time.perf_counter() - begin
+        settle_on_cores(0, 1, 0)
+        return [json.loads(text) for text in texts_of_all(json.dumps(taken))]
 
 
 @dataclass
@@ -198,13 +227,48 @@ class Built:
     used: int = 0
     before: int = 0
     seen: list[float] = field(default_factory=list)
+    slowness: list[float] = field(default_factory=list)
+    """Of the slowest rank, in times an undisturbed one, beside what was seen."""
 
     @property
     def step(self) -> float:
         return statistics.median(self.seen)
 
 
-def _typical(timed: Sequence[tuple[Timing, ...]]) -> tuple[Timing, ...]:
+def _undisturbed(looks: Sequence[Sequence[float]], cluster: Cluster, on_each_host: int) -> list[float]:
+    """What a look takes each rank at least: as little as it takes any in a group of hosts that are alike."""
+    least = [min(found) for found in zip(*looks, strict=True)]
+    known: list[float] = []
+    for group in cluster.groups:
+        ranks = group.count * on_each_host
+        known += [min(least[len(known) : len(known) + ranks])] * ranks
+    return known
+
+
+def _slowed_cluster(cluster: Cluster, times: float) -> Cluster:
+    """As it is while everything on its cores takes so many times as long. What a network carries stays."""
+    groups = []
+    for group in cluster.groups:
+        device = replace(
+            group.device,
+            bandwidth=group.device.bandwidth / times,
+            flops={name: rate / times for name, rate in group.device.flops.items()},
+            rates={name: {n: rate / times for n, rate in each.items()} for name, each in group.device.rates.items()},
+            operation=group.device.operation * times,
+        )
+        inside = replace(group.inside, latency=group.inside.latency * times, bandwidth=group.inside.bandwidth / times)
+        network = replace(group.network, latency=group.network.latency * times)
+        groups.append(replace(group, device=device, inside=inside, network=network))
+    constants = cluster.constants
+    constants = replace(constants, step=constants.step * times, round=constants.round * times)
+    return replace(cluster, groups=tuple(groups), constants=constants)
+
+
+def _slowed(timed: Sequence[Timing], times: float) -> list[Timing]:
+    return [replace(each, forward=each.forward * times, backward=each.backward * times) for each in timed]
+
+
+def _typical(timed: Sequence[Sequence[Timing]]) -> tuple[Timing, ...]:
     return tuple(
         replace(
             same[0],

@@ -12,9 +12,11 @@ from onecurve.describe.plan import Plan, split_evenly
 from onecurve.describe.profile import Collective, Load, Module, Profile, When, Work
 
 _BYTES = 2
+_OPERATIONS = 130
+"""Of a block with experts, forward."""
 _ROUTING = 16
 """How often a routed token is read or written, forward."""
-_GROUPED = 2.0
+_GROUPED = 2.5
 """How many times as long as one large product the products of many experts take."""
 _PRECISIONS = {"mxfp8": "fp8", "nvfp4": "fp4"}
 
@@ -197,6 +199,12 @@ class Shape:
         ]
         flops = sum(2 * m * n * k for m, n, k in products)
         moved = sum(_BYTES * (m * k + k * n + m * n) for m, n, k in products)
+        summed = 0.0
+        if self.experts:  # the weights of all experts here are read, and their gradients are added up in four bytes
+            weights = sum(n * k for _, n, k in products[2:])
+            here = self.experts / self.expert_ranks
+            moved += _BYTES * (here - 1) * weights
+            summed = 8 * here * weights
         scores = self.tokens * self.length * self.heads / self.tensor
         attention = 4 * self.tokens * self.length * self.width / self.tensor
         stream = self.given / (self.tensor if self.made.sequence else 1)
@@ -218,12 +226,12 @@ class Shape:
             grouped = 1 + (_GROUPED - 1) * sum(2 * m * n * k for m, n, k in products[2:]) / flops
             forward_flops["matrix"], backward_flops["matrix"] = grouped * flops, 2 * grouped * flops
             exchanges += [Collective("all_to_all", self._routed(), when, "expert") for when in whens for _ in range(2)]
-            operations = 130
+            operations = _OPERATIONS
         return Work(
             Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), operations),
             Load(
                 {k: int(v) for k, v in backward_flops.items()},
-                int(2 * moved + 1.7 * between + back),
+                int(2 * moved + summed + 1.7 * between + back),
                 98 + operations,
             ),
             tuple(exchanges),
@@ -234,7 +242,8 @@ class Shape:
         there, and other rounds compute meanwhile."""
         hosts = max(1.0, self.expert_ranks * self.tensor / self.neighbours)
         copies = hosts * (1 - (1 - 1 / hosts) ** self.per_token)
-        return int(Constants().slowdown * self.given * min(copies, self.per_token))
+        given = self.given / (self.tensor if self.made.sequence else 1)  # each tensor rank sends its part of them
+        return int(Constants().slowdown * given * min(copies, self.per_token))
 
     def _outside(self) -> Work:
         columns = self.vocabulary / self.tensor

@@ -172,7 +172,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LIST",
         help="what may be computed in: fp32, or fp32,bf16, … (default: fp32)",
     )
-    plan.add_argument("--price", type=float, metavar="DOLLARS", help="of one device for an hour")
+    plan.add_argument(
+        "--price", type=float, metavar="DOLLARS", help="of one device for an hour; of a CPU host, all of it"
+    )
     plan.add_argument("--out", default="plan.toml", metavar="FILE", help="where the plan goes (default: plan.toml)")
 
     check = _add_verb(verbs, "check", _check, "prove that the split job computes what one device computes")

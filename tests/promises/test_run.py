@@ -44,7 +44,7 @@ def test_a_run_writes_records_weights_and_plan_and_does_not_overwrite(tmp_path) 
     again = onecurve("run", SMALL, "--ranks", "2", "--out", "a", "epochs=1", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "a: this run has ended already; add --fresh" in again.stdout
-    other = onecurve("run", SMALL, "--out", "a", cwd=tmp_path)
+    other = onecurve("run", SMALL, "--ranks", "2", "--out", "a", cwd=tmp_path)
     assert other.returncode == 1
     assert "differs in steps (steps was 8, is 16)" in other.stderr
     (tmp_path / "b" / "records").mkdir(parents=True)

@@ -96,7 +96,7 @@ class Hosts:
     network: Link = field(default_factory=Link)
     """Between hosts: each device's part of it."""
     price: float | None = None
-    """Of one device for an hour."""
+    """Of one device for an hour; of a CPU host, all of it."""
     splits: tuple[Split, ...] = ()
     """Of a CPU host, whose `device` is one core, alone."""
     overhead: float = 4e9

@@ -19,8 +19,8 @@ class Estimate:
     steps: int
     error: float
     """Nine of ten steps were measured within this part of what was predicted."""
-    price: float | None = None
-    """Of one device for an hour."""
+    hourly: float | None = None
+    """What an hour of all that the plan takes costs."""
     threads: int = 0
     """Cores of each rank, where ranks compute on cores."""
 
@@ -46,4 +46,4 @@ class Estimate:
 
     @property
     def money(self) -> float | None:
-        return None if self.price is None else self.price * self.devices * self.hours
+        return None if self.hourly is None else self.hourly * self.hours

@@ -82,6 +82,8 @@ class Profile:
     """Bytes of activations that several blocks keep together, such as tables of positions."""
     optimizer_tensors: int
     """Of the size of the trained parameters; 0 where that is not known."""
+    order: tuple[int, ...] = ()
+    """Which of the blocks each one is like, as they follow each other; empty where that is not known."""
 
     @property
     def modules(self) -> tuple[Module, ...]:

@@ -49,7 +49,7 @@ class Forecast:
             self._utilisation(plan),
             self.costs.steps,
             self.constants.error,
-            self.cluster.groups[0].price,
+            self._hourly(plan.mesh.size),
             self._dealt(plan.mesh.size)[0].cores if self.cluster.device == "cpu" else 0,
         )
 
@@ -83,6 +83,10 @@ class Forecast:
     def _memory(self, plan: Plan, part: Part) -> dict[str, float]:
         engine = self._engine(plan)
         return components(self._profiles.of(plan, part.samples), plan, engine, part.hosts.overhead)
+
+    def taken(self, ranks: int) -> int:
+        """Devices that are paid for; of CPU hosts, whole ones."""
+        return sum(count for _, count in self._paid(ranks))
 
     def row(self, plan: Plan) -> Row:
         """The blocks weighed by the time they take under the plan, in parts of the first one's."""
@@ -134,6 +138,20 @@ class Forecast:
         if ranks not in self._groups:
             self._groups[ranks] = self.cluster.as_ranks(ranks)
         return self._groups[ranks]
+
+    def _hourly(self, ranks: int) -> float | None:
+        paid = [(group.price, count) for group, count in self._paid(ranks)]
+        return None if any(price is None for price, _ in paid) else sum((price or 0.0) * count for price, count in paid)
+
+    def _paid(self, ranks: int) -> list[tuple[Hosts, int]]:
+        """How many of each group, as ranks are dealt out in order."""
+        found = []
+        for group in self._dealt(ranks):
+            used = min(ranks, group.total)
+            ranks -= used
+            if used:
+                found.append((group, -(-used // group.devices) if group.kind == "cpu" else used))
+        return found
 
     def _utilisation(self, plan: Plan) -> float:
         """Of all devices together."""

@@ -17,7 +17,7 @@ from onecurve.predict.share import held, largest_share, trained
 def components(profile: Profile, plan: Plan, engine: Engine, overhead: float) -> dict[str, float]:
     """Bytes of the fullest rank: of the first stage, which has most rounds under way, or of the last, which has the
     output."""
-    mesh, share = plan.mesh, largest_share(profile, plan)
+    mesh = plan.mesh
     elements, updated = held(profile, plan), trained(profile, plan)
     whole_gradients = mesh.shard > 1 and plan.rounds > 1 and plan.reduce == "step"
     largest = max((block.parameters for block in profile.blocks), default=0)
@@ -35,7 +35,9 @@ def components(profile: Profile, plan: Plan, engine: Engine, overhead: float) ->
     }
     under_way = _under_way(plan)
     between = mesh.tensor if plan.sequence else 1  # what lies between blocks is cut as well
-    kept = sum(_kept(block, plan, engine, between) * block.count for block in profile.blocks)
+    each = [_kept(block, plan, engine, between) for block in profile.blocks]
+    kept = sum(one * block.count for one, block in zip(each, profile.blocks, strict=True))
+    share = largest_share(profile, plan, each)
     at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute != "none" else 0
     first = under_way * share * kept + at_work + profile.shared
     last = share * kept + at_work + profile.shared + profile.outside.kept

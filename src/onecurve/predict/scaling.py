@@ -29,8 +29,9 @@ class Profiles:
         if key not in self._made:
             trace = self._costs.traces[plan.precision]
             whole = along_samples(trace, samples)
-            cut = plan.mesh.tensor > 1
-            self._made[key] = along_tensor(whole, trace, plan.mesh.tensor, plan.sequence) if cut else whole
+            if plan.mesh.tensor > 1:
+                whole = along_tensor(whole, trace, plan.mesh.tensor, plan.sequence)
+            self._made[key] = replace(whole, order=self._costs.row.kinds)
         return self._made[key]
 
 

@@ -40,7 +40,7 @@ class Predictor:
         *inside, beside = (self._sharded(unit, plan) for unit in one.units)
         sharded = sum(inside)
         everywhere, at_the_end = blocks.total + sharded, outside.total + beside
-        share, last = self._busiest(profile, plan, everywhere, at_the_end)
+        share, last = self._busiest(one, plan, everywhere, at_the_end)
         most, end = rounds * share, rounds * last
         found = {
             "forward": most * blocks.forward + end * outside.forward,
@@ -70,12 +70,13 @@ class Predictor:
     def round(self, profile: Profile, plan: Plan) -> Round:
         return self._rounds.of(profile, plan)
 
-    def _busiest(self, profile: Profile, plan: Plan, blocks: float, outside: float) -> tuple[float, bool]:
+    def _busiest(self, one: Round, plan: Plan, blocks: float, outside: float) -> tuple[float, bool]:
         """The pipeline rank that sets the pace: its part of the blocks, and whether it has the last stage, with the
         head and the loss."""
         if plan.mesh.pipeline == 1:
             return 1.0, True
-        largest, last = most_and_last(profile, plan)
+        each = [unit.forward + unit.backward for unit in one.units[:-1]]
+        largest, last = most_and_last(one.profile, plan, each)
         return (largest, False) if largest * blocks > last * blocks + outside else (last, True)
 
     def _sharded(self, unit: Unit, plan: Plan) -> float:
@@ -127,13 +128,15 @@ class Predictor:
         return idle - min(filled * (stages - 1) * busiest, others) * (1 - 1 / per_rank)
 
     def _data(self, profile: Profile, plan: Plan, backward: float) -> float:
-        """Gradients summed over copies, once a step."""
+        """Gradients summed over copies, once a step; by a pipeline that scatters them each round, each round."""
         if plan.mesh.replicate == 1:
             return 0.0
         elements = trained(profile, plan) / plan.mesh.shard
         axis = self._place(plan, "replicate")
         sent = axis.seconds("all_reduce", elements * self._engine.gradient_bytes)
-        return self._exposed(axis, sent, backward) if self._engine.overlaps else sent
+        every_round = plan.reduce == "round" and plan.mesh.shard > 1 and plan.mesh.pipeline > 1
+        times = plan.rounds if every_round else 1
+        return times * (self._exposed(axis, sent, backward) if self._engine.overlaps else sent)
 
     def _update(self, profile: Profile, plan: Plan) -> float:
         elements = trained(profile, plan) / plan.mesh.shard

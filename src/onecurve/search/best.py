@@ -32,6 +32,8 @@ class Found:
     step: float
     used: float
     available: float
+    taken: int
+    """Devices, or hosts."""
 
     @property
     def fits(self) -> bool:
@@ -39,8 +41,8 @@ class Found:
 
     @property
     def work(self) -> float:
-        """Device-seconds: what is paid for."""
-        return self.step * self.plan.mesh.size
+        """What is paid for: devices, or hosts, times seconds."""
+        return self.step * self.taken
 
     def beats(self, step: float, used: float, work: float, by: float = 1.0) -> bool:
         return self.step <= step * by and self.used <= used * by and self.work <= work * by
@@ -90,7 +92,8 @@ class Search:
             used, available = sum(self._forecast.memory(plan).values()), self._forecast.available(plan)
             before = self.result.families.get(family(plan))
             if _may_be_better(before, least, used, available) or self._may_be_chosen(plan, least, used, available):
-                self._note(Found(plan, sum(self._forecast.seconds(plan).values()), used, available))
+                step = sum(self._forecast.seconds(plan).values())
+                self._note(Found(plan, step, used, available, self._forecast.taken(plan.mesh.size)))
                 self.result.looked_at += 1
 
     def _note(self, found: Found) -> None:
@@ -127,7 +130,7 @@ class Search:
             return False
         if best is None or step < best.step:
             return True
-        work, near = step * plan.mesh.size, self._near
+        work, near = step * self._forecast.taken(plan.mesh.size), self._near
         return not any(each.beats(step, used, work, near) for each in self.result.frontier)
 
     def _least_of_ways(self, core: Plan) -> tuple[float, float]:
@@ -161,7 +164,11 @@ def _may_be_better(before: Found | None, step: float, used: float, available: fl
 
 def look(forecast: Forecast, plan: Plan) -> Found:
     return Found(
-        plan, sum(forecast.seconds(plan).values()), sum(forecast.memory(plan).values()), forecast.available(plan)
+        plan,
+        sum(forecast.seconds(plan).values()),
+        sum(forecast.memory(plan).values()),
+        forecast.available(plan),
+        forecast.taken(plan.mesh.size),
     )
 
 

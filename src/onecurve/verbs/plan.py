@@ -49,7 +49,7 @@ def plan(
     """Plan the job of a script for a cluster: `oc.plan("train.py", cluster="2x8xH100", precision=["bf16"])`.
 
     `cluster`: `here`, a short name as above, or a cluster.toml that `onecurve probe` wrote. `precision`: those that the
-    numbers may be computed in. `price`: of one device for an hour. `out`: a plan.toml to write.
+    numbers may be computed in. `price`: of one device for an hour, or of a CPU host. `out`: a plan.toml to write.
     """
     precision = allowed(precision)
     say("reading the job")
@@ -81,7 +81,7 @@ def priced(cluster: Cluster, price: float | None) -> Cluster:
     if price is None:
         return cluster
     if not price > 0:
-        raise OnecurveError(f"price = {price}; a number above 0 is needed: of one device for an hour")
+        raise OnecurveError(f"price = {price}; a number above 0 is needed: of one device for an hour, or of a CPU host")
     return replace(cluster, groups=tuple(replace(group, price=price) for group in cluster.groups))
 
 

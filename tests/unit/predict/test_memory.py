@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from onecurve.describe.cluster import Cluster
@@ -41,6 +43,16 @@ def test_what_fits_passes() -> None:
 def test_what_does_not_says_by_how_much_and_the_mend(needed: int, plan: str, cluster: Cluster, says: str) -> None:
     with pytest.raises(OnecurveError, match=says):
         refuse_if_too_large(needed, Plan.parse(plan), cluster)
+
+
+def test_stages_of_unlike_blocks_hold_what_theirs_take() -> None:
+    heavy, light = (
+        Module(("b",) * count, size, size, 0, 0, Work(), kept=10 * size, given=0) for count, size in ((1, 300), (3, 20))
+    )
+    found = Profile(1, (heavy, light), Module((), 0, 0, 0, 0, Work(), 0, 0), 0, 2, order=(0, 1, 1, 1))
+    plan = replace(Plan.parse("pipeline2 mb1×2"), stages=(1, 3))
+    parts = components(found, plan, Engine(weight_bytes=4, kept_gradient_bytes=4, state_bytes=8), 0)
+    assert (parts["weights"], parts["activations"]) == (pytest.approx(300 * 4), pytest.approx(2 * 3000))
 
 
 def test_components_by_hand() -> None:

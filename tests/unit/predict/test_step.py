@@ -74,6 +74,15 @@ def test_a_pipeline_waits_for_its_stages() -> None:
     assert found["bubble"] == pytest.approx(3 * 14e-3)
 
 
+def test_blocks_that_are_unlike_weigh_what_they_take() -> None:
+    heavy, light = module(1, Load({"matrix": 3 * 10**9}, 0)), module(3, Load({"matrix": 10**9}, 0))
+    blocks = Profile(1, (heavy, light), module(0, Load()), 0, 2, order=(0, 1, 1, 1))
+    plan = Plan(Mesh(pipeline=2), 1, rounds=2, stages=(1, 3))
+    found = Predictor(Hosts(DEVICE, 2, 1, 0, Link(), Link(0, 1e9)), constants=PLAIN).seconds(blocks, plan)
+    # One block of 6 ms on one rank, three of 2 ms on the other: each has half of the 12 ms of a round.
+    assert found["forward"] == pytest.approx(2 * 6e-3)
+
+
 def test_full_recomputation_is_a_forward_more_with_what_it_sends() -> None:
     sent = (Collective("all_reduce", 10**8, "forward"), Collective("all_reduce", 10**8, "backward"))
     cut = profile(1, collectives=sent)
@@ -104,6 +113,18 @@ def test_gradients_are_summed_over_copies_once_a_step() -> None:
     found = Predictor(HOSTS, apart, PLAIN).seconds(held, Plan(Mesh(replicate=8), rounds=4))
     assert found["data"] == pytest.approx(2 * (2e9 * 7 / 8 / 100e9 + 7e-6))
     assert found["update"] == pytest.approx(28e9 / 1e9)
+
+
+def test_a_pipeline_that_scatters_each_round_sums_over_copies_each_round() -> None:
+    hosts = Hosts(DEVICE, 8, 1, 0, Link(), Link(0, 1e9))
+    blocks = Profile(1, (module(2, Load(), parameters=10**6),), module(0, Load()), 0, 2)
+    once, often = (
+        Predictor(hosts, Engine(gradient_bytes=4), PLAIN).seconds(blocks, Plan.parse(f"{axes} mb1×4 reduce=round"))
+        for axes in ("replicate2·shard2", "pipeline2·replicate2·shard2")
+    )
+    # Half of 2e6 gradients of 4 bytes, once back and forth between two; a stage has half of those, four times.
+    assert once["data"] == pytest.approx(4e6 / 1e9)
+    assert often["data"] == pytest.approx(4 * 2e6 / 1e9)
 
 
 def test_devices_are_found_by_short_names() -> None:

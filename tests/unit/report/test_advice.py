@@ -10,15 +10,16 @@ GIB = 1 << 30
 
 
 def estimate(text: str, step: float = 1.0, used: float = 4 * GIB) -> Estimate:
+    plan = Plan.parse(text)
     return Estimate(
-        Plan.parse(text),
+        plan,
         {"forward": step / 4, "backward": 3 * step / 4},
         {"weights": used},
         8 * GIB,
         0.4,
         3600,
         0.1,
-        2.0,
+        2.0 * plan.mesh.size,
     )
 
 
