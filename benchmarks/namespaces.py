@@ -9,8 +9,11 @@ from pathlib import Path
 
 _BRIDGE = "ocbr"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
-_PERIOD = 10_000
+_PERIOD = 4_000
 """Microseconds: short, so that a rank under a quota is slow rather than stopped now and then."""
+
+_BURST = {"100mbit": "64kb", "1gbit": "160kb"}
+"""What a link lets through at once: little, so that short messages are slow too."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[list[Host]
                 f"ip -n {host.name} link set lo up",
             )
             if rate:
-                shape = f"root tbf rate {rate} burst 256kb latency 50ms"
+                shape = f"root tbf rate {rate} burst {_BURST[rate]} latency 400ms"
                 _run(f"ip netns exec {host.name} tc qdisc add dev {host.interface} {shape}")
             folder = _CGROUP / host.name
             folder.mkdir(exist_ok=True)

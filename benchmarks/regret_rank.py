@@ -130,7 +130,7 @@ class Bench:
             found = timings(self.job, self.data, self.device, cluster, costs, self.precisions)
         barrier()
         looks += [self._look()[0] for _ in range(_LOOKS)]
-        return found, statistics.median(looks) / self.undisturbed[0]
+        return found, min(looks) / self.undisturbed[0]
 
     def _compare(self, case: Case, chosen: Plan, fastest: "Built", built: "Sequence[Built]", cluster: Cluster) -> None:
         """The chosen one, the fastest and the default in turn, again and again."""
@@ -293,9 +293,10 @@ def _candidates(forecast: Forecast | None, count: int, batch: int, cluster: Clus
     best, rest = every[:8], [plan for plan in every[8:] if sum(forecast.seconds(plan).values()) < _PATIENCE]
     ranks = cluster.devices
     usual = default_plan(batch, ranks)
-    sample = random.Random(0).sample(rest, min(len(rest), count - 9))
     chosen = replace(found.plan, layouts=layouts if found.plan.mesh.tensor > 1 else {})
-    return [chosen, usual, *[plan for plan in (*best, *sample) if plan != usual]]
+    first = [usual, *(plan for plan in best if plan != usual)]
+    others = [plan for plan in rest if plan != usual]
+    return [chosen, *first, *random.Random(0).sample(others, min(len(others), count - len(first)))]
 
 
 def _show(row: dict[str, object]) -> None:

@@ -28,11 +28,16 @@ class Constants:
     """The same of a round."""
     cut: float = 1.0
     """How many times as long as others an operation on distributed tensors takes to start."""
-    unit: float = 0.0
-    """How many operations' time it takes to gather or scatter what is sharded as one, beside what is sent; or to begin
-    a block that will be computed again."""
+    opening: float = 0.0
+    """How many operations' time a step takes the host that computes itself, beside its rounds."""
+    turn: float = 0.0
+    """The same of a round, beside the model."""
+    tensor: float = 0.0
+    """How many operations' time it takes the host to gather or scatter one parameter, beside what is sent."""
     parted: float = 1.0
     """How many times as long as others an operation of a backward takes to start that runs in halves."""
+    forgotten: float = 1.0
+    """How many times as long as others an operation takes to start whose outcome is forgotten, to be computed again."""
     watched: float = 1.0
     """How many times as long as others an operation takes to start that is watched, to keep or forget what it gives."""
     error: float = 0.15

@@ -65,6 +65,8 @@ class Module:
     """Bytes of the activation it is given: what a block keeps that recomputes all else."""
     dear: int = 0
     """Bytes that its products give: what a block keeps beside that which recomputes all but them."""
+    tensors: int = 0
+    """How many its parameters are."""
 
     @property
     def count(self) -> int:

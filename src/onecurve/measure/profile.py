@@ -115,4 +115,5 @@ def module_of(parameters: Iterable[Tensor], names: Sequence[str], run: BlockRun,
         run.kept,
         0 if given is None else given.nbytes,
         run.dear,
+        len(every),
     )

@@ -39,7 +39,7 @@ def product_rates(device: Device) -> dict[str, dict[str, float]]:
         found[precision] = {}
         for size in (scale * each for each in SIZES):
             rate = found[precision][str(size)] = product_rate(size, precision, device)
-            if 8 * 2 * size**3 / rate > _LONGEST:  # one of twice the size would take so long
+            if size >= scale * LARGE and 8 * 2 * size**3 / rate > _LONGEST:  # one of twice the size would take so long
                 break
     return found
 

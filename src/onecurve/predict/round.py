@@ -25,9 +25,6 @@ class Pass:
     def total(self) -> float:
         return self.computed + self.sent + self.host
 
-    def stretched(self, factor: float) -> "Pass":
-        return self if factor == 1 else Pass(self.computed * factor, self.sent, self.host * factor)
-
 
 @dataclass(frozen=True)
 class Times:
@@ -117,30 +114,31 @@ class Rounds:
         onward, back = self._pace(plan, samples)
         constants, operations = self._constants, work.forward.operations
         parted = (constants.parted - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
-        backward = self._pass(work, "backward", work.backward, plan, parted).stretched(back)
+        backward = self._pass(work, "backward", work.backward, plan, back, parted)
         if recompute == "none":
-            return self._pass(work, "forward", work.forward, plan).stretched(onward), backward, Pass(0.0, 0.0, 0.0)
-        cut = constants.cut if plan.mesh.tensor > 1 else 1.0
-        watched = (constants.watched - 1) * cut * operations if recompute == "selective" else 0.0
-        forward = self._pass(work, "forward", work.forward, plan, constants.unit + watched).stretched(onward)
+            return self._pass(work, "forward", work.forward, plan, onward), backward, Pass(0.0, 0.0, 0.0)
+        more = (constants.forgotten if recompute == "full" else constants.watched) - 1
+        forward = self._pass(work, "forward", work.forward, plan, onward, more * operations)
         if recompute == "full":
             return forward, backward, forward
         attention = work.forward.flops.get("attention", 0) if self._repeats_attention else 0
         light = Load({"attention": attention}, work.forward.moved, operations)
         sent = Work() if self._repeats_attention else work
-        return forward, backward, self._pass(sent, "forward", light, plan, watched).stretched(onward)
+        return forward, backward, self._pass(sent, "forward", light, plan, onward, more * operations)
 
-    def _pass(self, work: Work, when: When, load: Load, plan: Plan, beside: float = 0.0) -> Pass:
-        """`beside`: what the host does beside, in operations."""
+    def _pass(self, work: Work, when: When, load: Load, plan: Plan, pace: float, beside: float = 0.0) -> Pass:
+        """`pace`: how many times as long as predicted the model's own operations take. `beside`: what the host does
+        beside them, in operations."""
+        constants = self._constants
         here = (each for each in work.collectives if each.when == when)
         exchanges = [each for each in here if _degree(plan, each.axis) > 1]
-        computed = compute.seconds(load, self._hosts.device, plan.precision, self._constants)
+        computed = pace * compute.seconds(load, self._hosts.device, plan.precision, constants)
         sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
-        cut = self._constants.cut if plan.mesh.tensor > 1 else 1.0
-        started = cut * load.operations + self._constants.exchange * len(exchanges) + beside
+        cut = constants.cut if plan.mesh.tensor > 1 else 1.0
+        started = (pace + cut - 1) * load.operations + constants.exchange * len(exchanges) + beside
         if self._hosts.device.operation:  # the host computes itself: it does one after the other
             return Pass(computed, sent, started * self._hosts.device.operation)
-        return Pass(computed, sent, max(0.0, started * self._constants.launch - computed - sent))
+        return Pass(computed, sent, max(0.0, started * constants.launch - computed - sent))
 
 
 def _degree(plan: Plan, axis: str) -> int:

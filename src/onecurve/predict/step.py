@@ -56,16 +56,16 @@ class Predictor:
         found["bubble"] = self._bubble(busiest, everywhere + at_the_end - busiest, crossing, plan)
         found["data"] = self._data(profile, plan, found["backward"] / rounds)
         found["update"] = self._update(profile, plan)
-        found["other"] = self._constants.step + rounds * self._constants.round
+        found["other"] = self._other(rounds)
         efficiency = self._engine.efficiency
         return found if efficiency == 1 else {name: value / efficiency for name, value in found.items()}
 
     def computing(self, profile: Profile, plan: Plan) -> float:
         """Seconds that no schedule, recomputation or sharding undercuts: all that is computed, spread over the stages
         without a rest."""
-        one, constants = self._rounds.of(profile, plan), self._constants
+        one = self._rounds.of(profile, plan)
         whole = one.blocks.total + one.outside.total
-        return (plan.rounds * (whole / plan.mesh.pipeline + constants.round) + constants.step) / self._engine.efficiency
+        return (plan.rounds * whole / plan.mesh.pipeline + self._other(plan.rounds)) / self._engine.efficiency
 
     def round(self, profile: Profile, plan: Plan) -> Round:
         return self._rounds.of(profile, plan)
@@ -88,17 +88,19 @@ class Predictor:
         gather = self._copied(axis, "all_gather", module.parameters * self._engine.gathered_bytes)
         scatter = self._copied(axis, "reduce_scatter", module.trained * self._engine.gradient_bytes)
         stays = plan.sharding == "zero2" and plan.mesh.pipeline > 1  # from the first round to the last
-        before = gather / plan.rounds if stays else gather
-        behind = (gather if plan.sharding == "zero3" else 0.0) + (
-            scatter if plan.reduce == "round" or plan.rounds == 1 else scatter / plan.rounds
-        )
-        return unit.count * (self._exposed(axis, before, unit.forward) + self._exposed(axis, behind, unit.backward))
+        before = 1 / plan.rounds if stays else 1.0
+        again = 1.0 if plan.sharding == "zero3" else 0.0
+        scatters = 1.0 if plan.reduce == "round" else 1 / plan.rounds
+        sent = self._exposed(axis, before * gather, unit.forward)
+        sent += self._exposed(axis, again * gather + scatters * scatter, unit.backward)
+        started = self._constants.tensor * module.tensors * self._hosts.device.operation
+        return unit.count * (sent + (before + again + scatters) * started)
 
     def _copied(self, axis: Place, kind: CollectiveKind, size: float) -> float:
         """What is gathered is copied together before it is sent, and apart after it; so is what is scattered."""
         device = self._hosts.device
         copied = 2 * size / (device.bandwidth * self._constants.memory)
-        return axis.seconds(kind, size) + 2 * copied + self._constants.unit * device.operation
+        return axis.seconds(kind, size) + 2 * copied
 
     def _exposed(self, axis: Place, sent: float, computed: float) -> float:
         felt = self._constants.slowdown if axis.felt is None else axis.felt
@@ -142,6 +144,10 @@ class Predictor:
         elements = trained(profile, plan) / plan.mesh.shard
         device = self._hosts.device
         return elements * self._engine.optimizer_bytes / (device.bandwidth * self._constants.memory)
+
+    def _other(self, rounds: int) -> float:
+        constants, operation = self._constants, self._hosts.device.operation
+        return constants.step + constants.opening * operation + rounds * (constants.round + constants.turn * operation)
 
     def _place(self, plan: Plan, axis: str) -> Place:
         key = axis, plan.mesh

@@ -136,7 +136,7 @@ class Search:
     def _least_of_ways(self, core: Plan) -> tuple[float, float]:
         """Bytes that no plan of this core can undercut. Selective recomputation keeps no less than the full one."""
         ways = [each for each in self._space.recomputations if each != "selective"]
-        found = [self._least_memory(replace(core, recompute=each)) for each in ways]
+        found = [self._least_memory(core.but(recompute=each)) for each in ways]
         return min(whole for whole, _ in found), min(sharded for _, sharded in found)
 
     def _least_of_way(self, way: Plan) -> float:
@@ -149,7 +149,7 @@ class Search:
         if way.mesh.data == 1:
             return whole, whole
         mesh = replace(way.mesh, replicate=1, shard=way.mesh.data)
-        found = self._forecast.memory(replace(way, mesh=mesh, reduce="round"))
+        found = self._forecast.memory(way.but(mesh=mesh, reduce="round"))
         return whole, sum(found.values()) - found["gathered"]
 
 

@@ -50,7 +50,7 @@ class Space:
             for recompute in self.recomputations:
                 if schedule == "zero-bubble" and recompute != "none":
                     continue  # its halved backward would recompute twice
-                yield self._staged(replace(core, schedule=schedule, recompute=recompute))
+                yield self._staged(core.but(schedule=schedule, recompute=recompute))
 
     def shardings(self, way: Plan) -> Iterator[Plan]:
         data = way.mesh.data
@@ -60,10 +60,10 @@ class Space:
         for shard in divisors(data)[1:]:
             mesh = replace(way.mesh, replicate=data // shard, shard=shard)
             for sharding in ("zero2",) if way.schedule == "zero-bubble" else get_args(Sharding):
-                sharded = replace(way, mesh=mesh, sharding=sharding)
+                sharded = way.but(mesh=mesh, sharding=sharding)
                 yield sharded
                 if way.rounds > 1 and way.schedule != "zero-bubble":
-                    yield replace(sharded, reduce="round")
+                    yield sharded.but(reduce="round")
 
     @property
     def _tensor(self) -> tuple[int, ...]:
@@ -140,4 +140,4 @@ class Space:
     def _staged(self, plan: Plan) -> Plan:
         if plan.mesh.pipeline == 1:
             return plan
-        return replace(plan, stages=balance(self.forecast.row(plan), plan.stage_count))
+        return plan.but(stages=balance(self.forecast.row(plan), plan.stage_count))

@@ -16,10 +16,11 @@ from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.profile import Collective, Module, Profile, When
 from onecurve.measure.profile import BlockRun
+from onecurve.verbs.beside import beside
 from onecurve.verbs.layouts import cut_blocks, cut_outside, derive
 from onecurve.verbs.profile import needs_whole, profile_of
 from onecurve.verbs.stages import row_of
-from onecurve.verbs.tracing import Traceable
+from onecurve.verbs.tracing import FEW, Traceable
 
 _MANY = 8
 _READ_FOR = 0.1
@@ -30,13 +31,16 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
     job = traceable.job
     refused: dict[str, str] = {}
     many = min(_MANY, job.global_batch)
-    traces = {each: _trace(traceable, each, many) for each in precisions}
+    traceable.read(1, FEW, _few(many), many)
+    whole = beside(lambda: _whole(traceable, precisions, many))
     degrees, layouts = _tensor(traceable, most_tensor, many, precisions[0], refused)
-    if degrees:
-        traces = {
-            each: replace(trace, halved=_halved(traceable, each, trace, layouts)) for each, trace in traces.items()
-        }
-    row = _row(traceable, next(iter(traces.values())).few, refused)
+    runs = {each: _runs_cut(traceable, each, many, layouts) for each in precisions} if degrees else {}
+    traces, row, refusal = whole()
+    for each, found in runs.items():
+        halves = {sequence: _halved(traces[each].many, cut, traceable, layouts) for sequence, cut in found.items()}
+        traces[each] = replace(traces[each], halved=halves)
+    if refusal:
+        refused["pipeline"] = refusal
     return Costs(
         traces,
         job.global_batch,
@@ -51,10 +55,24 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
     )
 
 
+def _whole(traceable: Traceable, precisions: Sequence[Precision], many: int) -> tuple[dict[Precision, Trace], Row, str]:
+    """Of the model on one rank; and why it does not come apart into stages, where it does not."""
+    traces = {each: _trace(traceable, each, many) for each in precisions}
+    try:
+        return traces, row_of(traceable, traces[precisions[0]].few), ""
+    except OnecurveError as error:
+        return traces, Row(), str(error)
+    except Exception as error:
+        return traces, Row(), f"what flows between its blocks could not be followed ({type(error).__name__})"
+
+
 def _trace(traceable: Traceable, precision: Precision, many: int) -> Trace:
-    few = max(1, many // 2)
-    small, large = (_with_statistics(profile_of(traceable, n, precision), traceable) for n in (few, many))
+    small, large = (_with_statistics(profile_of(traceable, n, precision), traceable) for n in (_few(many), many))
     return Trace(small, large)
+
+
+def _few(many: int) -> int:
+    return max(1, many // 2)
 
 
 def _with_statistics(profile: Profile, traceable: Traceable) -> Profile:
@@ -112,24 +130,34 @@ def _can_be_cut(traceable: Traceable, degree: int, layouts: dict[str, str]) -> b
     return all(run is not None for run in runs.values())
 
 
-def _halved(traceable: Traceable, precision: Precision, trace: Trace, layouts: dict[str, str]) -> dict[bool, Profile]:
-    found = {}
+Cut = tuple[BlockRun, dict[tuple[str, ...], BlockRun]]
+"""What is outside the blocks, and the blocks, as one of two tensor ranks runs them."""
+
+
+def _runs_cut(traceable: Traceable, precision: Precision, samples: int, layouts: dict[str, str]) -> dict[bool, Cut]:
+    """By whether the sequence is cut too; without those that cannot be."""
+    found: dict[bool, Cut] = {}
     whole = Plan(Mesh(tensor=2), precision=precision, layouts=layouts)
-    outside = cut_outside(traceable, whole, trace.many.samples)
+    outside = cut_outside(traceable, whole, samples)
     for sequence in (False, True):
-        runs = cut_blocks(traceable, replace(whole, sequence=sequence), trace.many.samples)
-        if outside is None or any(run is None for run in runs.values()):
-            continue
-        blocks = tuple(_cut(each, runs[each.names], traceable, layouts) for each in trace.many.blocks)
-        found[sequence] = replace(
-            trace.many, blocks=blocks, outside=_cut(trace.many.outside, outside, traceable, layouts)
-        )
+        runs = cut_blocks(traceable, replace(whole, sequence=sequence), samples)
+        known = {names: run for names, run in runs.items() if run is not None}
+        if outside is not None and len(known) == len(runs):
+            found[sequence] = outside, known
     return found
 
 
-def _cut(module: Module, run: BlockRun | None, traceable: Traceable, layouts: dict[str, str]) -> Module:
+def _halved(whole: Profile, cut: Cut, traceable: Traceable, layouts: dict[str, str]) -> Profile:
+    outside, runs = cut
+    return replace(
+        whole,
+        blocks=tuple(_cut(each, runs[each.names], traceable, layouts) for each in whole.blocks),
+        outside=_cut(whole.outside, outside, traceable, layouts),
+    )
+
+
+def _cut(module: Module, run: BlockRun, traceable: Traceable, layouts: dict[str, str]) -> Module:
     """A module as one of two tensor ranks has it."""
-    assert run is not None
     inside = [f"{name}." for name in traceable.blocks]
     own = {
         name: each
@@ -153,16 +181,6 @@ def _cut(module: Module, run: BlockRun | None, traceable: Traceable, layouts: di
 
 def _trained(parameters: Iterable[Tensor]) -> int:
     return sum(each.numel() for each in parameters if each.requires_grad)
-
-
-def _row(traceable: Traceable, profile: Profile, refused: dict[str, str]) -> Row:
-    try:
-        return row_of(traceable, profile)
-    except OnecurveError as error:
-        refused["pipeline"] = str(error)
-    except Exception as error:
-        refused["pipeline"] = f"what flows between its blocks could not be followed ({type(error).__name__})"
-    return Row()
 
 
 def _reading(traceable: Traceable, samples: int) -> float:

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,10 +25,12 @@ from onecurve.verbs.probe import ProbeRequest
 
 _ALIKE = 1.4
 """Hosts whose rates differ by less are one group."""
-_TURNS = 5
+_TURNS, _DOUBTS = 5, 3
+"""Measurements; and how often hosts are measured again that seem unlike, before that is believed."""
 _CPU = Constants(
-    matrix=1.0, attention=1.0, memory=1.0, launch=0.0, exchange=3.0, inside=1.0, network=1.0, slowdown=1.0,
-    step=4e-3, round=4e-4, cut=6.0, unit=150.0, parted=5.0, watched=6.5, error=0.2,
+    matrix=1.0, attention=1.0, memory=1.0, launch=0.0, exchange=1.0, inside=1.0, network=1.0, slowdown=1.0,
+    step=0.0, round=0.0, opening=200.0, turn=70.0, cut=8.0, tensor=17.0, parted=2.3, forgotten=2.8, watched=4.7,
+    error=0.2,
 )  # fmt: skip
 """Where everything else is measured: what onecurve's own engine costs the host, in operations. Chosen on small models
 with benchmarks/regret.py."""
@@ -57,9 +60,33 @@ def look_around(world: World, device: Device, say: Callable[[str], None]) -> Clu
     inside, network = _links(world, device, say)
     count = world.local_size if device.kind != "cpu" else machine.cores
     own = Hosts(spec, 1, count, machine.cores, inside, network, None, splits, overhead)
+    hosts = _of_all(own, world)
+    for _ in range(_DOUBTS if device.kind == "cpu" else 0):
+        if len(_groups(hosts)) == 1:
+            break
+        say("hosts differ: once more")
+        own = replace(own, device=_faster(own.device, _crowded(world, device, machine.cores, say)[0]))
+        hosts = _of_all(own, world)
+    return Cluster(_groups(hosts), _CPU if device.kind == "cpu" else Constants())
+
+
+def _of_all(own: Hosts, world: World) -> list[Hosts]:
+    """What the first rank of each host has seen."""
     seen = [from_plain(Hosts, json.loads(text), "probe") for text in texts_of_all(to_json(own))]
-    firsts = seen[:: world.local_size]
-    return Cluster(_groups(firsts), _CPU if device.kind == "cpu" else Constants())
+    return seen[:: world.local_size]
+
+
+def _faster(device: DeviceSpec, again: Rates) -> DeviceSpec:
+    """What disturbs a measurement only ever makes it slower: the best counts."""
+    before = device.rates["fp32"].get(str(LARGE), again.products)
+    times = max(1.0, again.products / before)
+    return replace(
+        device,
+        bandwidth=max(device.bandwidth, again.bandwidth),
+        flops={name: times * rate for name, rate in device.flops.items()},
+        rates={name: {size: times * rate for size, rate in known.items()} for name, known in device.rates.items()},
+        operation=min(device.operation, again.operation),
+    )
 
 
 def _device(

@@ -1,5 +1,7 @@
 """Each term against a number worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from onecurve.describe.catalogue import hosts_of
@@ -93,6 +95,21 @@ def test_full_recomputation_is_a_forward_more_with_what_it_sends() -> None:
     assert full["tensor"] == pytest.approx(3 * one)
     assert (none["again"], full["again"]) == (0, pytest.approx(3e-3))
     assert light["again"] == pytest.approx(1e-3)  # its bytes, not its products
+
+
+def test_what_an_engine_costs_the_host_does_not_depend_on_how_fast_the_model_is() -> None:
+    core = DeviceSpec("c", "cpu", 10**9, 1e9, {"fp32": 1e12}, 0.5, 0.25, operation=1e-5)
+    hosts = Hosts(core, 2, 1, 1, inside=Link(0, 1e12), network=Link(0, 1e12))
+    constants = Constants(**{**vars(PLAIN), "forgotten": 3.0, "tensor": 4.0})
+    block = replace(module(1), tensors=6)
+    found = Predictor(hosts, Engine(), constants, lambda *_: (2.0, 1.0)).seconds(
+        Profile(1, (block,), module(0, Load()), 0, 2), Plan.parse("shard2 mb1 recompute=full")
+    )
+    # Ten operations of 10 µs: forward and once more each takes twice as long, and is forgotten, which is two more.
+    assert found["forward"] == found["again"] == pytest.approx(2 * 3e-3)
+    assert found["host"] == pytest.approx((2 * (2 + 2) + 1) * 10 * 1e-5)
+    # Six parameters are gathered twice and scattered once.
+    assert found["shard"] == pytest.approx(3 * 6 * 4 * 1e-5)
 
 
 def test_sharding_is_felt_where_it_takes_longer_than_computing() -> None:
