@@ -99,12 +99,12 @@ class Bench:
             for each in built:
                 # Others use the machine too: the plan is chosen by what was timed before, errors are those of the
                 # prediction for the speed that the machine had beside the plan's steps.
-                now = statistics.median(each.slowness)
+                now = each.typical[1]
                 timings = _typical([_slowed(found, now / beside) for found, beside in timed])
                 slower = Forecast(_slowed_cluster(cluster, now), replace(costs, timings=timings))
                 case.plans.append(self._row(each, slower))
                 _show(case.plans[-1])
-        fastest = min(built, key=lambda each: each.step)
+        fastest = min(built, key=lambda each: each.typical[0] / each.typical[1])
         self._compare(case, chosen, fastest, built, cluster)
         return case
 
@@ -112,9 +112,9 @@ class Bench:
         predicted, seconds = forecast.memory(built.plan), forecast.seconds(built.plan)
         return {
             "plan": str(built.plan),
-            "step": built.step,
+            "step": built.typical[0],
             "predicted": sum(seconds.values()),
-            "slowness": built.slowness,
+            "slowness": built.typical[1],
             "seconds": seconds,
             "memory": built.used,
             "before": built.before,
@@ -199,7 +199,7 @@ class Bench:
         mine = statistics.median(found)
         step = max(json.loads(text) for text in texts_of_all(json.dumps(mine)))
         built.seen.append(step)
-        around = zip(before, self._look(), self.undisturbed, strict=True)
+        around = list(zip(before, self._look(), self.undisturbed, strict=True))[: built.plan.mesh.size]
         built.slowness.append(max((one + two) / 2 / least for one, two, least in around))
         return step
 
@@ -228,11 +228,14 @@ class Built:
     before: int = 0
     seen: list[float] = field(default_factory=list)
     slowness: list[float] = field(default_factory=list)
-    """Of the slowest rank, in times an undisturbed one, beside what was seen."""
+    """Of the slowest rank at work, in times an undisturbed one, beside what was seen."""
 
     @property
-    def step(self) -> float:
-        return statistics.median(self.seen)
+    def typical(self) -> tuple[float, float]:
+        """Seconds of a step, and how slow the machine was then: of the turn in the middle, by what the step would have
+        taken an undisturbed one."""
+        turns = sorted(zip(self.seen, self.slowness, strict=True), key=lambda each: each[0] / each[1])
+        return turns[(len(turns) - 1) // 2]
 
 
 def _undisturbed(looks: Sequence[Sequence[float]], cluster: Cluster, on_each_host: int) -> list[float]:
@@ -259,9 +262,7 @@ def _slowed_cluster(cluster: Cluster, times: float) -> Cluster:
         inside = replace(group.inside, latency=group.inside.latency * times, bandwidth=group.inside.bandwidth / times)
         network = replace(group.network, latency=group.network.latency * times)
         groups.append(replace(group, device=device, inside=inside, network=network))
-    constants = cluster.constants
-    constants = replace(constants, step=constants.step * times, round=constants.round * times)
-    return replace(cluster, groups=tuple(groups), constants=constants)
+    return replace(cluster, groups=tuple(groups))
 
 
 def _slowed(timed: Sequence[Timing], times: float) -> list[Timing]:

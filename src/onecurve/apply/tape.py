@@ -152,7 +152,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _without_modes():
                 return self._tape.value(args[0]).item()
         seed = self._tape.next_seed(func, (args, kwargs))
-        fills = seed is not None and func._schema.is_mutable and isinstance(args[0], FakeTensor)
+        fills = seed is not None and isinstance(args[0], FakeTensor) and _writes_first(func)
         result = args[0] if fills else func(*args, **kwargs)  # numbers drawn into a fake tensor change nothing of it
         self._tape.write(func, (args, kwargs), result, seed)
         return result
@@ -248,6 +248,12 @@ def _for_replay(leaf: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
 def _without_generator(leaf: Any) -> Any:
     """A user's own generator is replaced by the seeded default one (its seed is part of the operation's)."""
     return None if isinstance(leaf, torch.Generator) else leaf
+
+
+def _writes_first(function: Any) -> bool:
+    """Whether an operation writes into its first argument and gives it back."""
+    first, returns = function._schema.arguments[0].alias_info, function._schema.returns
+    return first is not None and first.is_write and len(returns) == 1 and returns[0].alias_info is not None
 
 
 def _mutated(function: Any, arguments: Any) -> list[Tensor]:

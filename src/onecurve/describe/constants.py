@@ -32,7 +32,7 @@ class Constants:
     """How many operations' time a step takes the host that computes itself, beside its rounds."""
     turn: float = 0.0
     """The same of a round, beside the model."""
-    tensor: float = 0.0
+    parameter: float = 0.0
     """How many operations' time it takes the host to gather or scatter one parameter, beside what is sent."""
     parted: float = 1.0
     """How many times as long as others an operation of a backward takes to start that runs in halves."""

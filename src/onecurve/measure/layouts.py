@@ -33,7 +33,7 @@ Cut = Callable[[nn.Module, Mapping[str, str]], AbstractContextManager[None]]
 Price = Callable[[Collective], float]
 
 _MOST_PARTS = 4
-_TIMES = 3  # what forward and backward compute, in times forward
+_TIMES = 4  # what forward and backward compute at most, in times forward
 _LARGE = 0.25  # of the largest block; below that a table is not worth an exchange
 
 
@@ -74,21 +74,22 @@ class LayoutSearch:
         """`inside`: the calls within the block, names relative to it."""
         groups = [[self._owner(call) for call in group] for group in _groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
-        whole = self._try(block, {}, forward_only=True)
+        whole = self._try(block, {})
         if whole is None:  # it does not run on distributed tensors at all
             return {}
+        forward = sum(whole.work.forward.flops.values())
         pairs = []
         for first, columns in enumerate(groups):
             for second in range(first + 1, len(groups)):
                 for layouts in _pairs(columns, groups[second]):
                     run = self._try(block, layouts, forward_only=True)
-                    if run is not None and (saved := whole.work.flops - run.work.flops) > 0:
+                    if run is not None and (saved := forward - run.work.flops) > 0:
                         pairs.append(_Pair(self._sent(run.work) / (_TIMES * saved), first, second, layouts=layouts))
-        return self._disjoint(pairs, block, _TIMES * whole.work.flops)
+        return self._disjoint(pairs, block, whole.work.flops)
 
     def _disjoint(self, pairs: list["_Pair"], block: Call, flops: int) -> Layouts:
         """The cheapest pairs first, no group in two of them. What backward costs is looked at only where what forward
-        costs says that the pair may be the cheapest; `flops`: of the whole block, both ways."""
+        costs says that the pair may be the cheapest; `flops`: of the uncut block, both ways."""
         taken: set[int] = set()
         found: Layouts = {}
         heapify(pairs)
@@ -141,9 +142,9 @@ class LayoutSearch:
     def _sent(self, work: Work) -> float:
         return sum(map(self._price, work.collectives))
 
-    def run_cut(self, block: Call, layouts: Mapping[str, str], forward_only: bool = False) -> BlockRun | None:
+    def run_cut(self, block: Call, layouts: Mapping[str, str]) -> BlockRun | None:
         """What a block costs a rank that is cut so; None where it cannot be."""
-        return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()}, forward_only)
+        return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
 
     def _try(self, call: Call, layouts: Layouts, forward_only: bool = False) -> BlockRun | None:
         """What the call costs so, forward and backward; None where DTensor cannot do it."""

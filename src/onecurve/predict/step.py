@@ -50,10 +50,12 @@ class Predictor:
             "host": most * blocks.host + end * outside.host,
             "shard": most * sharded + end * beside,
         }
-        crossing = self._crossing(profile, plan)
+        crossing, exchanges = self._crossing(profile, plan), _exchanges(plan)
         busiest = share * everywhere + last * at_the_end
-        found["pipeline"] = rounds * crossing
-        found["bubble"] = self._bubble(busiest, everywhere + at_the_end - busiest, crossing, plan)
+        found["pipeline"] = rounds * exchanges * crossing
+        # A round crosses every cut forward and backward; what the busiest rank exchanges is counted above.
+        idle = everywhere + at_the_end - busiest + (2 * (plan.stage_count - 1) - exchanges) * crossing
+        found["bubble"] = self._bubble(busiest, everywhere + at_the_end - busiest, idle, plan)
         found["data"] = self._data(profile, plan, found["backward"] / rounds)
         found["update"] = self._update(profile, plan)
         found["other"] = self._other(rounds)
@@ -93,7 +95,7 @@ class Predictor:
         scatters = 1.0 if plan.reduce == "round" else 1 / plan.rounds
         sent = self._exposed(axis, before * gather, unit.forward)
         sent += self._exposed(axis, again * gather + scatters * scatter, unit.backward)
-        started = self._constants.tensor * module.tensors * self._hosts.device.operation
+        started = self._constants.parameter * module.tensors * self._hosts.device.operation
         return unit.count * (sent + (before + again + scatters) * started)
 
     def _copied(self, axis: Place, kind: CollectiveKind, size: float) -> float:
@@ -107,23 +109,21 @@ class Predictor:
         return max(0.0, sent - computed) + felt * min(sent, computed)
 
     def _crossing(self, profile: Profile, plan: Plan) -> float:
-        """Activations and their gradients between stages, one round."""
+        """Activations from one stage to the next, of one round."""
         if plan.mesh.pipeline == 1:
             return 0.0
         cut = plan.mesh.tensor if plan.sequence else 1
         given = max((block.given for block in profile.blocks), default=0) / cut
         axis = self._place(plan, "pipeline")
         link = axis.network if axis.hosts > 1 else axis.inside  # the slowest crossing sets the pace
-        per_rank = plan.stage_count // plan.mesh.pipeline
-        return 2 * per_rank * (link.latency + given / link.bandwidth)
+        return link.latency + given / link.bandwidth
 
-    def _bubble(self, busiest: float, others: float, crossing: float, plan: Plan) -> float:
-        """A round takes its time on all the other ranks before the busiest one can go on by itself. Schedules that
-        shorten this do so by filling it with other rounds, as far as there are any."""
+    def _bubble(self, busiest: float, others: float, idle: float, plan: Plan) -> float:
+        """A round takes its time on all the other ranks, and on the way to them, before the busiest one can go on by
+        itself. Schedules that shorten this do so by filling it with other rounds, as far as there are any."""
         stages, per_rank = plan.mesh.pipeline, plan.stage_count // plan.mesh.pipeline
         if stages == 1:
             return 0.0
-        idle = others + (stages - 1) * crossing
         filled = min(1.0, (plan.rounds - 1) / (stages - 1))
         if plan.schedule == "zero-bubble":
             return idle * (2 - filled) / 3
@@ -154,3 +154,10 @@ class Predictor:
         if key not in self._places:
             self._places[key] = place(plan.mesh, axis, self._hosts, self._constants.inside, self._constants.network)
         return self._places[key]
+
+
+def _exchanges(plan: Plan) -> int:
+    """How often a pipeline rank waits for its neighbours, each round: for the one before and the one behind, with each
+    of its stages. What it sends goes beside what it receives."""
+    stages, per_rank = plan.mesh.pipeline, plan.stage_count // plan.mesh.pipeline
+    return 0 if stages == 1 else 1 if stages == 2 and per_rank == 1 else 2 * per_rank

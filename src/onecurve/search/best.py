@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from onecurve.describe.plan import Plan
-from onecurve.predict.forecast import Forecast
 from onecurve.search.space import Space
 
 _OPEN = ("data", "update", "shard", "loading")
@@ -81,7 +80,9 @@ class Search:
                         self._look_at(self._space.shardings(way), least)
         found = self.result
         if found.best is not None:
-            slowest = TOO_SLOW * found.best.step
+            slowest = (
+                TOO_SLOW * found.best.step * self._near
+            )  # one of those may stand for one that is just not too slow
             choices = [found.best, *(each for each in found.frontier if each.step <= slowest)]
             found.frontier = frontier(choices, self._near)
         return found
@@ -134,7 +135,10 @@ class Search:
         return not any(each.beats(step, used, work, near) for each in self.result.frontier)
 
     def _least_of_ways(self, core: Plan) -> tuple[float, float]:
-        """Bytes that no plan of this core can undercut. Selective recomputation keeps no less than the full one."""
+        """Bytes that no plan of this core can undercut. Selective recomputation keeps no less than the full one. Of
+        unlike blocks stages may be made in many ways: nothing is known before they are."""
+        if core.mesh.pipeline > 1 and len(set(self._space.costs.row.kinds)) > 1:
+            return 0.0, 0.0
         ways = [each for each in self._space.recomputations if each != "selective"]
         found = [self._least_memory(core.but(recompute=each)) for each in ways]
         return min(whole for whole, _ in found), min(sharded for _, sharded in found)
@@ -160,16 +164,6 @@ def _may_be_better(before: Found | None, step: float, used: float, available: fl
     if before.fits:
         return step * _CLOSE < before.step and used <= available
     return used <= available or used * _CLOSE < before.used
-
-
-def look(forecast: Forecast, plan: Plan) -> Found:
-    return Found(
-        plan,
-        sum(forecast.seconds(plan).values()),
-        sum(forecast.memory(plan).values()),
-        forecast.available(plan),
-        forecast.taken(plan.mesh.size),
-    )
 
 
 def frontier(plans: Iterable[Found], near: float) -> list[Found]:

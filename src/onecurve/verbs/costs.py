@@ -16,14 +16,15 @@ from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.profile import Collective, Module, Profile, When
 from onecurve.measure.profile import BlockRun
-from onecurve.verbs.beside import beside
 from onecurve.verbs.layouts import cut_blocks, cut_outside, derive
 from onecurve.verbs.profile import needs_whole, profile_of
 from onecurve.verbs.stages import row_of
-from onecurve.verbs.tracing import FEW, Traceable
+from onecurve.verbs.tracing import Traceable
 
 _MANY = 8
 _READ_FOR = 0.1
+CutRuns = tuple[BlockRun, dict[tuple[str, ...], BlockRun]]
+"""What is outside the blocks, and the blocks, as one of two tensor ranks runs them."""
 
 
 def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor: int) -> Costs:
@@ -31,16 +32,13 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
     job = traceable.job
     refused: dict[str, str] = {}
     many = min(_MANY, job.global_batch)
-    traceable.read(1, FEW, _few(many), many)
-    whole = beside(lambda: _whole(traceable, precisions, many))
+    traces = {each: _trace(traceable, each, many) for each in precisions}
     degrees, layouts = _tensor(traceable, most_tensor, many, precisions[0], refused)
     runs = {each: _runs_cut(traceable, each, many, layouts) for each in precisions} if degrees else {}
-    traces, row, refusal = whole()
     for each, found in runs.items():
         halves = {sequence: _halved(traces[each].many, cut, traceable, layouts) for sequence, cut in found.items()}
         traces[each] = replace(traces[each], halved=halves)
-    if refusal:
-        refused["pipeline"] = refusal
+    row = _row(traceable, traces[precisions[0]].few, refused)
     return Costs(
         traces,
         job.global_batch,
@@ -55,24 +53,9 @@ def costs_of(traceable: Traceable, precisions: Sequence[Precision], most_tensor:
     )
 
 
-def _whole(traceable: Traceable, precisions: Sequence[Precision], many: int) -> tuple[dict[Precision, Trace], Row, str]:
-    """Of the model on one rank; and why it does not come apart into stages, where it does not."""
-    traces = {each: _trace(traceable, each, many) for each in precisions}
-    try:
-        return traces, row_of(traceable, traces[precisions[0]].few), ""
-    except OnecurveError as error:
-        return traces, Row(), str(error)
-    except Exception as error:
-        return traces, Row(), f"what flows between its blocks could not be followed ({type(error).__name__})"
-
-
 def _trace(traceable: Traceable, precision: Precision, many: int) -> Trace:
-    small, large = (_with_statistics(profile_of(traceable, n, precision), traceable) for n in (_few(many), many))
+    small, large = (_with_statistics(profile_of(traceable, n, precision), traceable) for n in (max(1, many // 2), many))
     return Trace(small, large)
-
-
-def _few(many: int) -> int:
-    return max(1, many // 2)
 
 
 def _with_statistics(profile: Profile, traceable: Traceable) -> Profile:
@@ -126,17 +109,13 @@ def _can_be_cut(traceable: Traceable, degree: int, layouts: dict[str, str]) -> b
         if not all(layout.divides(size, degree) for size in sizes):
             return False
     plan = Plan(Mesh(tensor=degree), layouts=layouts)
-    runs = cut_blocks(traceable, plan, 1, forward_only=True)
+    runs = cut_blocks(traceable, plan, 1)
     return all(run is not None for run in runs.values())
 
 
-Cut = tuple[BlockRun, dict[tuple[str, ...], BlockRun]]
-"""What is outside the blocks, and the blocks, as one of two tensor ranks runs them."""
-
-
-def _runs_cut(traceable: Traceable, precision: Precision, samples: int, layouts: dict[str, str]) -> dict[bool, Cut]:
+def _runs_cut(traceable: Traceable, precision: Precision, samples: int, layouts: dict[str, str]) -> dict[bool, CutRuns]:
     """By whether the sequence is cut too; without those that cannot be."""
-    found: dict[bool, Cut] = {}
+    found: dict[bool, CutRuns] = {}
     whole = Plan(Mesh(tensor=2), precision=precision, layouts=layouts)
     outside = cut_outside(traceable, whole, samples)
     for sequence in (False, True):
@@ -147,7 +126,7 @@ def _runs_cut(traceable: Traceable, precision: Precision, samples: int, layouts:
     return found
 
 
-def _halved(whole: Profile, cut: Cut, traceable: Traceable, layouts: dict[str, str]) -> Profile:
+def _halved(whole: Profile, cut: CutRuns, traceable: Traceable, layouts: dict[str, str]) -> Profile:
     outside, runs = cut
     return replace(
         whole,
@@ -181,6 +160,16 @@ def _cut(module: Module, run: BlockRun, traceable: Traceable, layouts: dict[str,
 
 def _trained(parameters: Iterable[Tensor]) -> int:
     return sum(each.numel() for each in parameters if each.requires_grad)
+
+
+def _row(traceable: Traceable, profile: Profile, refused: dict[str, str]) -> Row:
+    try:
+        return row_of(traceable, profile)
+    except OnecurveError as error:
+        refused["pipeline"] = str(error)
+    except Exception as error:
+        refused["pipeline"] = f"what flows between its blocks could not be followed ({type(error).__name__})"
+    return Row()
 
 
 def _reading(traceable: Traceable, samples: int) -> float:

@@ -52,7 +52,7 @@ def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], traceable: 
 
 
 def derive(traceable: Traceable, degree: int, samples: int = FEW, precision: Precision = "fp32") -> dict[str, Layout]:
-    """Patterns of parameter names → layouts, for so many tensor ranks. Samples and precision make no difference, but
+    """Patterns of parameter names → layouts, for so many tensor ranks. Samples and precision hardly matter, but
     what was found out about distributed tensors is remembered for others alike."""
     model, micro = traceable.model, traceable.micro(samples)
     with pretended_world(degree) as mesh, computing(precision, local_cpu()):
@@ -86,17 +86,13 @@ def derive(traceable: Traceable, degree: int, samples: int = FEW, precision: Pre
         return found
 
 
-def cut_blocks(
-    traceable: Traceable, plan: Plan, samples: int, forward_only: bool = False
-) -> dict[tuple[str, ...], BlockRun | None]:
+def cut_blocks(traceable: Traceable, plan: Plan, samples: int) -> dict[tuple[str, ...], BlockRun | None]:
     """What each block costs a tensor rank under the plan, by the names of those that are alike; None where it cannot be
     cut so."""
     kinds = traceable.kinds(samples, plan.precision)
     with _searching(traceable, plan) as search:
         return {
-            tuple(kind.names): search.run_cut(
-                replace(kind.first, name=""), _inside(kind.first, plan.layouts), forward_only
-            )
+            tuple(kind.names): search.run_cut(replace(kind.first, name=""), _inside(kind.first, plan.layouts))
             for kind in kinds
         }
 

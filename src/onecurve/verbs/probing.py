@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -29,7 +29,7 @@ _TURNS, _DOUBTS = 5, 3
 """Measurements; and how often hosts are measured again that seem unlike, before that is believed."""
 _CPU = Constants(
     matrix=1.0, attention=1.0, memory=1.0, launch=0.0, exchange=1.0, inside=1.0, network=1.0, slowdown=1.0,
-    step=0.0, round=0.0, opening=200.0, turn=70.0, cut=8.0, tensor=17.0, parted=2.3, forgotten=2.8, watched=4.7,
+    step=0.0, round=0.0, opening=200.0, turn=70.0, cut=8.0, parameter=17.0, parted=2.3, forgotten=2.8, watched=4.7,
     error=0.2,
 )  # fmt: skip
 """Where everything else is measured: what onecurve's own engine costs the host, in operations. Chosen on small models
@@ -55,64 +55,75 @@ def probe_as_rank(request: str, _: Callable[[], bool]) -> Cluster | None:
 def look_around(world: World, device: Device, say: Callable[[str], None]) -> Cluster:
     """The same cluster on every rank. All ranks of the world must call this."""
     machine = here()
-    spec, splits = _device(world, device, machine, say)
-    overhead = float(resident()) if device.kind == "cpu" else Hosts(spec).overhead
-    inside, network = _links(world, device, say)
+    say("products by size and precision")
+    products = _products(world, device, machine.cores)
+    overhead = float(resident()) if device.kind == "cpu" else Hosts(DeviceSpec("")).overhead
+    seen = _crowded(world, device, machine.cores, say)
+    links = _links(world, device, say)
     count = world.local_size if device.kind != "cpu" else machine.cores
-    own = Hosts(spec, 1, count, machine.cores, inside, network, None, splits, overhead)
-    hosts = _of_all(own, world)
+
+    def hosts() -> list[Hosts]:
+        spec, splits = _spec(device, machine, products, seen)
+        own = Hosts(spec, 1, count, machine.cores, *links, None, splits, overhead)
+        every = [from_plain(Hosts, json.loads(text), "probe") for text in texts_of_all(to_json(own))]
+        return every[:: world.local_size]
+
+    found = _groups(hosts())
     for _ in range(_DOUBTS if device.kind == "cpu" else 0):
-        if len(_groups(hosts)) == 1:
+        if len(found) == 1:
             break
         say("hosts differ: once more")
-        own = replace(own, device=_faster(own.device, _crowded(world, device, machine.cores, say)[0]))
-        hosts = _of_all(own, world)
-    return Cluster(_groups(hosts), _CPU if device.kind == "cpu" else Constants())
+        seen = [_undisturbed(pair) for pair in zip(seen, _crowded(world, device, machine.cores, say), strict=True)]
+        found = _groups(hosts())
+    return Cluster(found, _CPU if device.kind == "cpu" else Constants())
 
 
-def _of_all(own: Hosts, world: World) -> list[Hosts]:
-    """What the first rank of each host has seen."""
-    seen = [from_plain(Hosts, json.loads(text), "probe") for text in texts_of_all(to_json(own))]
-    return seen[:: world.local_size]
+@dataclass(frozen=True)
+class _Products:
+    """What large and small products reach on one core, and attention."""
+
+    by_size: dict[str, dict[str, float]]
+    attention: float
 
 
-def _faster(device: DeviceSpec, again: Rates) -> DeviceSpec:
-    """What disturbs a measurement only ever makes it slower: the best counts."""
-    before = device.rates["fp32"].get(str(LARGE), again.products)
-    times = max(1.0, again.products / before)
-    return replace(
-        device,
-        bandwidth=max(device.bandwidth, again.bandwidth),
-        flops={name: times * rate for name, rate in device.flops.items()},
-        rates={name: {size: times * rate for size, rate in known.items()} for name, known in device.rates.items()},
-        operation=min(device.operation, again.operation),
-    )
-
-
-def _device(
-    world: World, device: Device, machine: Cluster, say: Callable[[str], None]
-) -> tuple[DeviceSpec, tuple[Split, ...]]:
-    """The first rank of a host measures alone; then all of them at once, in groups of cores."""
-    say("products by size and precision")
+def _products(world: World, device: Device, cores: int) -> _Products:
+    """The first rank of a host measures alone."""
     alone = world.local_rank == 0
     if device.kind == "cpu":
-        settle_on_cores(world.local_rank, machine.cores, 1)
-    by_size = product_rates(device) if alone else {"fp32": {"1": 1.0}}
-    attention = attention_rate(device) if alone else 1.0
+        settle_on_cores(world.local_rank, cores, 1)
+    found = _Products(product_rates(device), attention_rate(device)) if alone else _Products({"fp32": {"1": 1.0}}, 1.0)
     barrier()
-    single, splits = _crowded(world, device, machine.cores, say)
-    if alone and device.kind == "cpu":  # the best of several turns: a table made in one go may have been disturbed
-        times = single.products / by_size["fp32"][str(LARGE)]
-        by_size = {name: {size: times * rate for size, rate in known.items()} for name, known in by_size.items()}
-    peak = {name: max(known.values()) for name, known in by_size.items()}
-    fused = attention / peak["fp32" if device.kind == "cpu" else "bf16"] if alone else 1.0
+    return found
+
+
+def _spec(
+    device: Device, machine: Cluster, products: _Products, seen: Sequence[Rates]
+) -> tuple[DeviceSpec, tuple[Split, ...]]:
+    """`seen`: one rank alone, then all of them in groups of cores."""
+    single, *others = seen
+    by_size = products.by_size
+    known = by_size["fp32"].get(str(LARGE))
+    if known and device.kind == "cpu":  # the best of several turns: a table made in one go may have been disturbed
+        times = single.products / known
+        by_size = {name: {size: times * rate for size, rate in each.items()} for name, each in by_size.items()}
+    peak = {name: max(each.values()) for name, each in by_size.items()}
+    fused = products.attention / peak["fp32" if device.kind == "cpu" else "bf16"] if known else 1.0
     name = "cpu" if device.kind == "cpu" else _name(device)
     operation = single.operation if device.kind == "cpu" else 0.0
+    splits = tuple(
+        Split(
+            threads,
+            each.products / single.products,
+            each.bandwidth / single.bandwidth,
+            each.operation / single.operation,
+        )
+        for threads, each in zip(divisors(machine.cores) if others else (), others, strict=True)
+    )
     spec = DeviceSpec(name, device.kind, machine.memory, single.bandwidth, peak, 1.0, fused, by_size, operation)
-    return spec, splits if device.kind == "cpu" else ()
+    return spec, splits
 
 
-def _crowded(world: World, device: Device, cores: int, say: Callable[[str], None]) -> tuple[Rates, tuple[Split, ...]]:
+def _crowded(world: World, device: Device, cores: int, say: Callable[[str], None]) -> list[Rates]:
     """One rank of a host alone, and all at work in groups of so many cores: in turn, again and again, since others use
     the machine too."""
     ways = [(1, 1)] + [(min(cores // threads, world.local_size), threads) for threads in divisors(cores)]
@@ -125,17 +136,7 @@ def _crowded(world: World, device: Device, cores: int, say: Callable[[str], None
             seen[number].append(_at_work(world, device, cores, ranks, threads))
     if device.kind == "cpu":
         settle_on_cores(world.local_rank, world.local_size, 0)
-    single, *others = (_undisturbed(each) for each in seen)
-    splits = [
-        Split(
-            threads,
-            each.products / single.products,
-            each.bandwidth / single.bandwidth,
-            each.operation / single.operation,
-        )
-        for (_, threads), each in zip(ways[1:], others, strict=True)
-    ]
-    return single, tuple(splits)
+    return [_undisturbed(each) for each in seen]
 
 
 def _at_work(world: World, device: Device, cores: int, ranks: int, threads: int) -> Rates:

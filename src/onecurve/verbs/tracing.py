@@ -59,12 +59,6 @@ class Traceable:
             self._micros[samples] = self.blueprint.faked(self.data.micro(0, samples))
         return self._micros[samples]
 
-    def read(self, *counts: int) -> None:
-        """All that will be asked for, now: a copy of this process would read from the same open files."""
-        for samples in counts:
-            self.micro(samples)
-        self.blocks  # noqa: B018
-
     def kinds(self, samples: int, precision: Precision = "fp32") -> list[Kind]:
         """Blocks that are alike, and how a forward of so many samples calls them."""
         key = samples, precision

@@ -5,11 +5,22 @@ from hypothesis import strategies as st
 
 from onecurve.describe.cluster import Cluster, DeviceSpec, Hosts, Link
 from onecurve.describe.costs import Costs, Row, Trace
+from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Collective, Load, Module, Profile, Work
 from onecurve.describe.validity import validate
 from onecurve.predict.forecast import Forecast
-from onecurve.search.best import TOO_SLOW, Search, family, look
+from onecurve.search.best import TOO_SLOW, Found, Search, family
 from onecurve.search.space import Space
+
+
+def look(forecast: Forecast, plan: Plan) -> Found:
+    return Found(
+        plan,
+        sum(forecast.seconds(plan).values()),
+        sum(forecast.memory(plan).values()),
+        forecast.available(plan),
+        forecast.taken(plan.mesh.size),
+    )
 
 
 def module(
@@ -26,19 +37,27 @@ def module(
     return Module(names, elements, elements, 4 * elements, 4 * elements, work, kept // cut, kept // 8, kept // 3)
 
 
-def costs(batch: int, blocks: int, flops: int, parameters: int, kept: int, head: float, norm: bool = False) -> Costs:
+def costs(
+    batch: int, blocks: int, flops: int, parameters: int, kept: int, head: float, norm: bool = False, unlike: int = 1
+) -> Costs:
+    """`unlike`: how many times as large as the others the first block is."""
     names = tuple(f"b.{n}" for n in range(blocks))
+    kinds = [(names[:1], unlike), (names[1:], 1)] if unlike > 1 and blocks > 1 else [(names, 1)]
 
     def profile(samples: int, cut: int = 1) -> Profile:
-        block = module(names, flops * samples, kept * samples, parameters, kept * samples, norm, cut)
+        made = tuple(
+            module(same, times * flops * samples, kept * samples, times * parameters, times * kept * samples, norm, cut)
+            for same, times in kinds
+        )
         outside = module((), int(head * flops * samples), kept * samples, parameters, kept * samples, norm, cut)
-        return Profile(samples, (block,), outside, 0, 2)
+        return Profile(samples, made, outside, 0, 2)
 
     few, many = max(1, batch // 2), batch
     traces = {
         "fp32": Trace(profile(few), profile(many), {False: profile(many, 2), True: profile(many, 2)}),
     }
-    row = Row(((1.0, 1.0),) * blocks, last=(head, 1.0), kinds=(0,) * blocks)
+    order = tuple(kind for kind, (same, _) in enumerate(kinds) for _ in same)
+    row = Row(((1.0, 1.0),) * blocks, last=(head, 1.0), kinds=order)
     return Costs(traces, batch, 10, row, (2, 4), {"*": "0"})
 
 
@@ -53,7 +72,7 @@ def cluster(
 
 
 spaces = st.builds(
-    lambda *given: (costs(*given[:7]), cluster(*given[7:])),
+    lambda *given: (costs(*given[:8]), cluster(*given[8:])),
     st.sampled_from([4, 6, 8]),
     st.sampled_from([1, 3, 4]),
     st.sampled_from([10**9, 10**11, 10**12]),
@@ -61,6 +80,7 @@ spaces = st.builds(
     st.sampled_from([10**6, 10**8, 10**9]),
     st.sampled_from([0.1, 2.0]),
     st.booleans(),
+    st.sampled_from([1, 1, 8]),
     st.sampled_from([1, 2]),
     st.sampled_from([1, 2, 4]),
     st.sampled_from([4 * 10**9, 40 * 10**9]),
