@@ -36,6 +36,7 @@ class Odd(nn.Module):
             self.extra = nn.Linear(3, 3)
         self.weight_norm = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
         self.from_numpy = nn.Parameter(torch.from_numpy(np.random.randn(3).astype("float32")))
+        self.drawn_out = nn.Parameter(torch.normal(torch.zeros(3), torch.ones(3), out=torch.empty(3)))
         self.own_generator = nn.Parameter(torch.randn(3, generator=torch.Generator().manual_seed(3)))
         self.frequencies = 1 / (10000 ** (torch.arange(0, 8, 2).float() / 8))
 
