@@ -1,6 +1,6 @@
 """Does the planner choose well? Plans run for real on hosts made of network namespaces, beside what was predicted.
 
-`python benchmarks/regret.py --json` (as root; three quarters of an hour on two cores). Each case is a model on a cluster:
+`python benchmarks/regret.py --json` (as root; 45 minutes on two cores). Each case is a model on a cluster:
 the world probes itself, the model is timed, a plan is chosen; then 24 plans run in turn: what a user would start, the 8
 predicted best, and a seeded sample of the rest. The chosen one, the best one and the default are measured once more,
 alternately. `--cases 0,3` runs some of them, `--plans 12` fewer plans.
