@@ -1,6 +1,6 @@
 """Against looking at every plan, on spaces small enough for it."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from onecurve.describe.cluster import Cluster, DeviceSpec, Hosts, Link
@@ -89,8 +89,13 @@ spaces = st.builds(
 )
 
 
+HEAVY_FIRST = costs(4, 4, 10**11, 2 * 10**7, 10**6, 0.1, unlike=15)
+"""In two stages it fits only if the first block is alone in one."""
+
+
 @settings(max_examples=80, deadline=None)
 @given(spaces)
+@example((HEAVY_FIRST, cluster(4, 1, 6_580_000_000, 1e9, latency=0.05)))
 def test_nothing_better_is_left_out(made: tuple[Costs, Cluster]) -> None:
     space = Space(Forecast(made[1], made[0]))
     result = Search(space).run()
