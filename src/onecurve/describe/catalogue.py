@@ -28,11 +28,16 @@ def _entry(name: str) -> tuple[str, dict[str, Any]]:
     known = _catalogue()
     if name in known:
         return name, known[name]
-    begins = [each for each in known if each.lower().startswith(name.lower())]
+    begins = [each for each in known if _plain(each).startswith(_plain(name))]
     if not begins:
         raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, known)})")
     largest = max(begins, key=lambda each: known[each]["memory"])
     return largest, known[largest]
+
+
+def _plain(name: str) -> str:
+    """As people type it: `rtx4090`."""
+    return name.lower().replace(" ", "").replace("-", "")
 
 
 @cache

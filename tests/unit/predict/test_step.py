@@ -147,6 +147,7 @@ def test_a_pipeline_that_scatters_each_round_sums_over_copies_each_round() -> No
 def test_devices_are_found_by_short_names() -> None:
     assert hosts_of("h100", 2).device.name == "H100-80GB-SXM"
     assert hosts_of("A100", 1).device.memory == 80_000_000_000
+    assert hosts_of("rtx4090", 1).device.name == "RTX 4090"
     with pytest.raises(OnecurveError, match="did you mean 'H100-80GB-SXM'"):
         hosts_of("H10O-80GB-SXM", 1)
 
