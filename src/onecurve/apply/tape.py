@@ -152,7 +152,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with _without_modes():
                 return self._tape.value(args[0]).item()
         seed = self._tape.next_seed(func, (args, kwargs))
-        fills = seed is not None and isinstance(args[0], FakeTensor) and _writes_first(func)
+        fills = seed is not None and args and isinstance(args[0], FakeTensor) and _writes_first(func)
         result = args[0] if fills else func(*args, **kwargs)  # numbers drawn into a fake tensor change nothing of it
         self._tape.write(func, (args, kwargs), result, seed)
         return result

@@ -147,7 +147,7 @@ class LayoutSearch:
         return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
 
     def _try(self, call: Call, layouts: Layouts, forward_only: bool = False) -> BlockRun | None:
-        """What the call costs so, forward and backward; None where DTensor cannot do it."""
+        """What the call costs so, forward and, unless that is enough, backward; None where DTensor cannot do it."""
         arguments, named, stream = self._distributed(call)
         count = Count(self._mode)
         try:

@@ -80,9 +80,8 @@ class Search:
                         self._look_at(self._space.shardings(way), least)
         found = self.result
         if found.best is not None:
-            slowest = (
-                TOO_SLOW * found.best.step * self._near
-            )  # one of those may stand for one that is just not too slow
+            # One that is a little too slow may stand for one that is just not.
+            slowest = TOO_SLOW * found.best.step * self._near
             choices = [found.best, *(each for each in found.frontier if each.step <= slowest)]
             found.frontier = frontier(choices, self._near)
         return found

@@ -8,13 +8,17 @@ import pytest
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def benchmarks():
+    sys.path.insert(0, str(BENCHMARKS))
+    yield
+    sys.path.remove(str(BENCHMARKS))
+
+
 @pytest.fixture(scope="module")
 def found():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        import published_runs
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+    import published_runs
+
     return published_runs.judge(published_runs.read(published_runs.DATA))
 
 
@@ -29,3 +33,17 @@ def test_no_large_source_is_off_by_more_than_fifteen(found) -> None:
     large = {name: each["mape"] for name, each in found["by_source"].items() if each["n"] >= 10}
     assert len(large) == 4
     assert max(large.values()) <= 15
+
+
+def test_memory_and_what_is_reported_apart(found) -> None:
+    assert found["memory"]["mape"] <= 15
+    assert found["moe_fp8"]["mape"] <= 20
+
+
+def test_constants_are_found_within_their_limits() -> None:
+    import fit
+
+    constants, efficiencies, score = fit.Fit().choose(trials=5)
+    assert all(low <= getattr(constants, name) <= high for name, (low, high) in fit.LIMITS.items())
+    assert set(efficiencies) == {"composer", "torchtitan", "jax"}
+    assert score < 10
