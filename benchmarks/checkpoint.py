@@ -18,9 +18,9 @@ from typing import Any
 
 from overhead import HERE, ratio, torchrun
 
-from onecurve.checkpoint.local import LocalStore
+from onecurve.checkpoint.hashed_json import dump_hashed
+from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.manifest import Root, Standing, data_file, manifest_file
-from onecurve.checkpoint.seal import seal
 from onecurve.checkpoint.store import name_of
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
@@ -38,7 +38,7 @@ def measure(pairs: int) -> dict[str, Any]:
 def first_rank_seconds(ranks: int, saves: int = 30) -> float:
     """The commit, which the first rank alone does, among the files of so many others."""
     token = "0123456789abcdef"
-    name, root = name_of(1, token), seal(Root(token, ranks, Standing(1, 1), Plan(Mesh(shard=ranks)), {}))
+    name, root = name_of(1, token), dump_hashed(Root(token, ranks, Standing(1, 1), Plan(Mesh(shard=ranks)), {}))
     found = []
     for _ in range(saves):
         folder = Path(tempfile.mkdtemp())

@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 
 import onecurve as oc
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.local import LocalStore
-from onecurve.device.exchange import texts_of_all
+from onecurve.checkpoint.local_store import LocalStore
+from onecurve.device.collectives import all_gather_text
 
 WIDTH, DEPTH = 592, 12
 """Of a stack of transformer-like blocks: 12 tensors each, together 256 MB with Adam's two tensors per parameter."""
@@ -68,12 +68,12 @@ def stock_state(run: oc.prepare) -> dict[str, Tensor]:
     """The same tensors as DCP wants them: distributed ones."""
     found: dict[str, Tensor] = {}
     states = run.trainer.update.state()
-    for piece in run._held.saved:
-        whole = piece.whole.detach()
-        found[piece.name] = whole
-        for key, value in states[piece.name].items():
+    for local_tensor in run._held.saved:
+        whole = local_tensor.whole.detach()
+        found[local_tensor.name] = whole
+        for key, value in states[local_tensor.name].items():
             like = isinstance(value, Tensor) and value.dim()
-            found[f"{piece.name}.{key}"] = (
+            found[f"{local_tensor.name}.{key}"] = (
                 DTensor.from_local(value, whole.device_mesh, whole.placements, shape=whole.shape, stride=whole.stride())
                 if like and isinstance(whole, DTensor)
                 else value
@@ -91,7 +91,7 @@ def main(out: str, pairs: str) -> None:
 
     place = tempfile.mkdtemp(prefix="onecurve-benchmark-")
     with oc.prepare(job(), plan="shard2 mb2", out=place) as run:
-        folder = texts_of_all(place)[0]
+        folder = all_gather_text(place)[0]
         run._checkpoints._store._folder = Path(folder) / "ours"
         group = dist.new_group(backend="gloo")
         for batch in run:

@@ -30,17 +30,17 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from onecurve.checkpoint import saver as saver_room
+from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.local import LocalStore
+from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.manifest import ROOT, Standing, data_file, manifest_file
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import Saver
-from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.store import name_of
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_device
-from onecurve.device.piece import Box, Piece
+from onecurve.device.local_tensor import Box, LocalTensor
 
 ROWS, TENSORS = 8, 3
 LIFE = "5afe5afe"
@@ -82,27 +82,29 @@ class Ours:
         """What the user is told. Where something is, training goes on, and the next save is well."""
         group = dist.new_group(backend="gloo") if ranks > 1 else None
         plan = Plan(Mesh(shard=ranks))
-        pieces, kept = state(version, rank, ranks)
+        local_tensors, kept = state(version, rank, ranks)
         saver = self._saver(folder, group, plan, version)
-        saver.save(pieces, kept, Standing(version, version))
+        saver.save(local_tensors, kept, Standing(version, version))
         saver.wait()
-        told = [news.text for news in saver.news() if news.event == "warning"]
+        told = [take_events.text for take_events in saver.take_events() if take_events.event == "warning"]
         if told:
             between()
-            saver.save(pieces, kept, Standing(version + 1, version + 1))
+            saver.save(local_tensors, kept, Standing(version + 1, version + 1))
             saver.wait()
-            told += [f"second: {news.text}" for news in saver.news() if news.event == "warning"]
+            told += [
+                f"second: {take_events.text}" for take_events in saver.take_events() if take_events.event == "warning"
+            ]
         return told
 
     def read(self, folder: Path) -> str:
         store = LocalStore(folder)
         for name in reversed(store.names()):
-            pieces, _ = state(0, 0, 1)
+            local_tensors, _ = state(0, 0, 1)
             try:
-                kept = Checkpoint(store, name).load(pieces, Mesh(), 0)
-            except (DamagedError, OSError):
+                kept = Checkpoint(store, name).load(local_tensors, Mesh(), 0)
+            except (CorruptedError, OSError):
                 continue
-            return judge([*(p.local for p in pieces), *(each["exp_avg"] for each in kept.values())])
+            return judge([*(p.local for p in local_tensors), *(each["exp_avg"] for each in kept.values())])
         return "lost"
 
     def _saver(self, folder: Path, group: dist.ProcessGroup | None, plan: Plan, version: int) -> Saver:
@@ -144,16 +146,18 @@ def token(count: int) -> str:
     return f"{LIFE}{count:08x}"
 
 
-def state(version: int, rank: int, ranks: int) -> tuple[list[Piece], dict[str, dict[str, torch.Tensor]]]:
+def state(version: int, rank: int, ranks: int) -> tuple[list[LocalTensor], dict[str, dict[str, torch.Tensor]]]:
     """Rows of three parameters, and one tensor of optimizer state for each, all of one value."""
     rows = ROWS // ranks
     box = Box((slice(rank * rows, (rank + 1) * rows), slice(0, 4)), (slice(0, rows), slice(0, 4)))
-    pieces, kept = [], {}
+    local_tensors, kept = [], {}
     for number in range(TENSORS):
         local = nn.Parameter(torch.full((rows, 4), float(version)))
-        pieces.append(Piece(f"weight.{number}", local, local, (ROWS, 4), (box,), True, None, everywhere=False))
+        local_tensors.append(
+            LocalTensor(f"weight.{number}", local, local, (ROWS, 4), (box,), True, None, everywhere=False)
+        )
         kept[f"weight.{number}"] = {"exp_avg": torch.full((rows, 4), float(version))}
-    return pieces, kept
+    return local_tensors, kept
 
 
 def judge(tensors: list[torch.Tensor]) -> str:
@@ -161,7 +165,7 @@ def judge(tensors: list[torch.Tensor]) -> str:
     return {(1.0,): "old", (2.0,): "new"}.get(tuple(sorted(values)), "mixed")
 
 
-class Trial:
+class UnusedParameterTrial:
     """One save, struck once, in processes forked from this one (which has torch loaded and no threads)."""
 
     def __init__(self, kind: Ours | Stock, template: Path, ranks: int) -> None:
@@ -286,7 +290,7 @@ def sweep(kind: Ours | Stock, ranks: int, kinds: tuple[str, ...], every: int, sh
     found: dict[str, Counter[str]] = {each: Counter() for each in kinds}
     silent, bad = 0, []
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial(kind, template(kind, ranks, Path(folder)), ranks)
+        trial = UnusedParameterTrial(kind, template(kind, ranks, Path(folder)), ranks)
         for make in strikes(ranks, kinds):
             number = 1
             while True:
@@ -308,7 +312,7 @@ def order(ranks: int) -> list[tuple[str, str]]:
     """The calls of an unharmed save as (call, what on), in the order they were made by all ranks."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "trace"
-        left, _, _ = Trial(Ours(), template(Ours(), ranks, Path(folder)), ranks).run(None, log)
+        left, _, _ = UnusedParameterTrial(Ours(), template(Ours(), ranks, Path(folder)), ranks).run(None, log)
         assert left == ["new"], left
         return [call for call in map(_call, sorted(log.read_text().splitlines(), key=_when)) if call is not None]
 

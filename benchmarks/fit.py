@@ -20,16 +20,16 @@ from onecurve.describe.constants import Constants
 from onecurve.predict.step import Predictor
 
 LIMITS = {
-    "matrix": (0.6, 1.0),
-    "attention": (0.5, 1.2),
-    "memory": (0.5, 0.95),
-    "launch": (3e-6, 3e-5),
-    "exchange": (1.0, 6.0),
-    "inside": (0.3, 1.0),
-    "network": (0.3, 1.0),
-    "slowdown": (0.0, 0.6),
-    "step": (1e-4, 2e-2),
-    "round": (1e-5, 1e-2),
+    "matmul_efficiency": (0.6, 1.0),
+    "attention_efficiency": (0.5, 1.2),
+    "memory_efficiency": (0.5, 0.95),
+    "op_launch_seconds": (3e-6, 3e-5),
+    "collective_launch_ops": (1.0, 6.0),
+    "intra_host_efficiency": (0.3, 1.0),
+    "inter_host_efficiency": (0.3, 1.0),
+    "overlap_penalty": (0.0, 0.6),
+    "step_overhead_seconds": (1e-4, 2e-2),
+    "round_overhead_seconds": (1e-5, 1e-2),
 }
 """What the published runs tell; the other constants are onecurve's own engine's."""
 
@@ -78,10 +78,10 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1500)
     constants, efficiencies, score = Fit().choose(parser.parse_args().trials)
     for name in LIMITS:
-        print(f"{name:12} {getattr(constants, name):.3g}")
+        print(f"{name:24} {getattr(constants, name):.3g}")
     for name, value in efficiencies.items():
-        print(f"{name:12} {value:.3g}  (efficiency)")
-    print(f"{'score':12} {score:.3f}")
+        print(f"{name:24} {value:.3g}  (efficiency)")
+    print(f"{'score':24} {score:.3f}")
 
 
 if __name__ == "__main__":

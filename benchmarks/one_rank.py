@@ -25,25 +25,25 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import onecurve as oc
-from onecurve.apply.blueprint import draw
-from onecurve.apply.mesh import make_mesh
 from onecurve.apply.pipeline import PipelinePart
-from onecurve.apply.weights import Weights
+from onecurve.apply.process_mesh import make_mesh
+from onecurve.data.training_data import TrainingData, open_data
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
+from onecurve.describe.plan_validation import validate
 from onecurve.describe.profile import Collective
 from onecurve.describe.units import bytes_text
-from onecurve.describe.validity import validate
-from onecurve.device.device import Device, here
-from onecurve.job.batch import Micro
-from onecurve.measure.work import Count
-from onecurve.train.objective import objective_of
-from onecurve.verbs.completion import complete
-from onecurve.verbs.data import Data, open_data
-from onecurve.verbs.layouts import cut_blocks
-from onecurve.verbs.profile import optimizer_tensors
-from onecurve.verbs.stages import flow_of
-from onecurve.verbs.tracing import Traceable
+from onecurve.device.device import Device, local_cluster
+from onecurve.job.batch import MicroBatch
+from onecurve.job.objective import objective_of
+from onecurve.measure.op_counter import OpCounter
+from onecurve.model.deferred import defer_init
+from onecurve.model.materialize import Materializer
+from onecurve.planner.completion import complete
+from onecurve.planner.job_profile import optimizer_tensors
+from onecurve.planner.pipeline_stages import dataflow_of
+from onecurve.planner.tensor_layouts import cut_blocks
+from onecurve.planner.traced_model import TracedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import llama
@@ -66,7 +66,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Found:
+class RankTrace:
     """What one rank holds and, for one micro-batch and the step's end, sends."""
 
     stages: tuple[tuple[int, ...], ...]
@@ -83,7 +83,7 @@ class Found:
 
     @property
     def activations(self) -> int:
-        return self.kept * self.in_flight
+        return self.activation_bytes * self.in_flight
 
 
 class _Unmade:
@@ -96,27 +96,27 @@ class _Unmade:
 class _PretendedPart(PipelinePart):
     """A part that holds shapes."""
 
-    def _realize(self, module: nn.Module) -> None:
-        if isinstance(self._weights, Weights) and not isinstance(self._weights._tape, _Unmade):
-            self._weights = Weights(_Unmade(), torch.device("meta"), self._dtype)  # type: ignore[arg-type]
-        super()._realize(module)
+    def _materialize(self, module: nn.Module) -> None:
+        if isinstance(self._weights, Materializer) and not isinstance(self._weights._recorder, _Unmade):
+            self._weights = Materializer(_Unmade(), torch.device("meta"), self._dtype)  # type: ignore[arg-type]
+        super()._materialize(module)
 
-    def trace(self, micro: Micro, job: oc.Job) -> tuple[int, list[Collective]]:
+    def trace(self, micro: MicroBatch, job: oc.Job) -> tuple[int, list[Collective]]:
         """Kept bytes and collectives of one micro-batch and the step's end."""
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        count, kept = Count(mode), {}
+        count, activation_bytes = OpCounter(mode), {}
         self.module.train()
         with mode:
             self._root.to_empty(device="cpu")
             fake = torch.utils._pytree.tree_map(torch.empty_like, (micro.inputs, micro.target))
-            self._rounds, self._seeds = [Micro(*fake, micro.samples)], [0]
+            self._rounds, self._seeds = [MicroBatch(*fake, micro.samples)], [0]
             self._objective, self._scale = objective_of(job.loss), 1.0
             self._totals = torch.zeros(2, dtype=torch.float64)
             self._reduce_in_backward(False)
             for number in self._spans:
                 shapes = self._given(number, self._rounds[0])
                 received = [torch.empty(x.shape, dtype=x.dtype).requires_grad_() for x in shapes]
-                keep = torch.autograd.graph.saved_tensors_hooks(lambda x: _keep(x, kept), lambda x: x)
+                keep = torch.autograd.graph.saved_tensors_hooks(lambda x: _keep(x, activation_bytes), lambda x: x)
                 with self._running(), count:
                     with keep:
                         output = self._root(self._train, number, 0, *received)
@@ -128,8 +128,8 @@ class _PretendedPart(PipelinePart):
             with count:
                 self._reduce_rest()
         for storage in self._parameter_storages():
-            kept.pop(storage, None)
-        return sum(kept.values()), count.collectives
+            activation_bytes.pop(storage, None)
+        return sum(activation_bytes.values()), count.collectives
 
     def _parameter_storages(self) -> set[int]:
         """Of parameters, sharded and gathered."""
@@ -154,33 +154,37 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
-def build(job: oc.Job, data: Data, plan: Plan, rank: int) -> Found:
+def build(job: oc.Job, data: TrainingData, plan: Plan, rank: int) -> RankTrace:
     """`plan` complete."""
-    flow = flow_of(Traceable(job, data))
+    dataflow = dataflow_of(TracedModel(job, data))
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.mesh.size)
     try:
         mesh = make_mesh(plan.mesh, rank, "cpu")
         device = Device(torch.device("cpu"), "fake", asynchronous=False)
-        drawn, sketched = draw(job.model, job.seed), draw(job.model, job.seed)
-        part = _PretendedPart(drawn, plan, mesh, device, flow, sketched, job.batch_norm)
-        parameters = sum(piece.local.nbytes for piece in part.parameters)
-        trained = sum(piece.local.nbytes for piece in part.trained)
+        drawn, sketched = defer_init(job.model, job.seed), defer_init(job.model, job.seed)
+        part = _PretendedPart(drawn, plan, mesh, device, dataflow, sketched, job.batch_norm)
+        parameters = sum(local_tensor.local.nbytes for local_tensor in part.parameters)
+        trainable = sum(local_tensor.local.nbytes for local_tensor in part.trained)
         stages = tuple(tuple(range(span.begin, span.end)) for span in part._spans.values())
         kept, collectives = part.trace(data.micro(0, plan.share(0)[1]), job)
     finally:
         dist.destroy_process_group()
     first = mesh.mesh.coordinates(rank)["pipeline"]
     in_flight = plan.rounds if plan.schedule == "gpipe" else min(plan.rounds, plan.mesh.pipeline - first)
-    return Found(stages, parameters, trained, optimizer_tensors(job) * trained, kept, in_flight, tuple(collectives))
+    return RankTrace(
+        stages, parameters, trainable, optimizer_tensors(job) * trainable, kept, in_flight, tuple(collectives)
+    )
 
 
-def expected(job: oc.Job, data: Data, plan: Plan, blocks: Sequence[int], flow_blocks: Sequence[str]) -> Counter[str]:
+def expected(
+    job: oc.Job, data: TrainingData, plan: Plan, blocks: Sequence[int], flow_blocks: Sequence[str]
+) -> Counter[str]:
     """The collectives of a rank that has blocks alone, by the profile: each block's own along `tensor`, and a gather
     forward, one backward and a reduce-scatter along `shard`."""
     counts: Counter[str] = Counter()
     own = {flow_blocks[number] for number in blocks}
     if plan.mesh.tensor > 1:
-        for names, run in cut_blocks(Traceable(job, data), plan, plan.share(0)[1]).items():
+        for names, run in cut_blocks(TracedModel(job, data), plan, plan.share(0)[1]).items():
             assert run is not None
             for each in run.work.collectives:
                 counts[f"{each.kind} {each.when}"] += len(own & set(names))
@@ -191,7 +195,7 @@ def expected(job: oc.Job, data: Data, plan: Plan, blocks: Sequence[int], flow_bl
     return counts
 
 
-def counted(found: Found) -> Counter[str]:
+def counted(found: RankTrace) -> Counter[str]:
     return Counter(f"{each.kind} {each.when}" for each in found.collectives)
 
 
@@ -222,7 +226,7 @@ def main() -> None:
     mesh = Mesh(**{axis: int(degree) for axis, degree in (each.split("=") for each in chosen.mesh.split(","))})
     plan = Plan(mesh, 1, chosen.rounds, chosen.precision, recompute=chosen.recompute, sequence=mesh.tensor > 1)
     job = make_job(chosen.model, None, chosen.length, plan.global_batch)
-    validate(plan, plan.global_batch, here())
+    validate(plan, plan.global_batch, local_cluster())
     data = open_data(job)
     plan = complete(plan, job, data)
     rank = mesh.size // 2 if chosen.rank is None else chosen.rank
@@ -234,7 +238,7 @@ def main() -> None:
         print(json.dumps({**summary(found), "seconds": seconds}))
 
 
-def say(plan: Plan, rank: int, found: Found) -> None:
+def say(plan: Plan, rank: int, found: RankTrace) -> None:
     blocks = ", ".join(f"{each[0]}..{each[-1]}" for each in found.stages)
     print(f"rank {rank} of {plan.mesh.size:,} under {plan}: blocks {blocks}")
     for name in ("parameters", "gradients", "optimizer"):
@@ -245,7 +249,7 @@ def say(plan: Plan, rank: int, found: Found) -> None:
         print(f"{times:5} × {name:24} of {size:,} bytes")
 
 
-def summary(found: Found) -> dict[str, Any]:
+def summary(found: RankTrace) -> dict[str, Any]:
     names = ("parameters", "gradients", "optimizer", "activations")
     return {**{name: getattr(found, name) for name in names}, "collectives": dict(counted(found))}
 

@@ -20,15 +20,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.data import default_collate
 
 import onecurve as oc
-from onecurve.apply.mesh import make_mesh
+from onecurve.apply.process_mesh import make_mesh
+from onecurve.data.training_data import open_data
 from onecurve.describe.plan import Plan
-from onecurve.device.cores import settle_on_cores
+from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import local_device
 from onecurve.device.world import World
-from onecurve.job.batch import Micro
-from onecurve.verbs.assembly import assemble
-from onecurve.verbs.completion import complete
-from onecurve.verbs.data import open_data
+from onecurve.job.batch import MicroBatch
+from onecurve.planner.completion import complete
+from onecurve.runtime.assembly import assemble
 
 _WARM_UP = 5
 _PLANS = {
@@ -85,7 +85,7 @@ def onecurve_step(engine: str, plan: Plan, steps: int, world: World) -> Step:
 
     def step(number: int, text: Tensor, target: Tensor) -> float:
         rounds = zip(text.chunk(plan.rounds), target.chunk(plan.rounds), strict=True)
-        return trainer.step(number, [Micro(*each, len(each[0])) for each in rounds]).loss
+        return trainer.step(number, [MicroBatch(*each, len(each[0])) for each in rounds]).loss
 
     return step
 
@@ -127,7 +127,7 @@ def main(out: str, pairs: int, loops: list[str]) -> None:
     world = World.from_environment()
     assert world is not None
     torch.set_num_threads(1)
-    settle_on_cores(world.local_rank, world.local_size, threads=1)
+    pin_to_cores(world.local_rank, world.local_size, threads=1)
     steps = pairs + _WARM_UP
     planned = [loop for loop in loops if loop.startswith("onecurve")]
     plans = {loop: plan_of(*loop.split("-")[1:], steps, world) for loop in planned}

@@ -17,11 +17,11 @@ from published_runs import DATA, read
 from transformer import Run, software
 
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.costs import Costs, Row, Trace
+from onecurve.describe.costs import BlockChain, Costs, Trace
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Profile
-from onecurve.predict.forecast import Forecast
-from onecurve.search.best import Search
+from onecurve.predict.estimator import Estimator
+from onecurve.search.branch_and_bound import BranchAndBound
 from onecurve.search.space import Space
 
 _LARGE = 64
@@ -51,28 +51,28 @@ def costs(run: Run) -> Costs:
     halved = profile(2, 2)
     trace = Trace(profile(1, 1), profile(2, 1), {False: halved, True: halved} if made.sequence else {False: halved})
     degrees = tuple(each for each in _DEGREES if heads % each == 0)
-    row = Row(((1.0, 1.0),) * layers, kinds=(0,) * layers)
+    row = BlockChain(((1.0, 1.0),) * layers, kinds=(0,) * layers)
     precision = run.plan().precision
     return Costs({precision: trace}, int(run.number("global_batch")), 1, row, degrees)
 
 
 def compare(run: Run) -> dict[str, Any] | None:
     hosts = run.hosts()
-    forecast = Forecast(Cluster((hosts,)), costs(run))
+    estimator = Estimator(Cluster((hosts,)), costs(run))
     published = replace(run.plan(), reduce="step")
-    if published.global_batch != forecast.costs.global_batch:
+    if published.global_batch != estimator.costs.global_batch:
         return None
-    found = Search(Space(forecast)).run().best
+    found = BranchAndBound(Space(estimator)).run().best
     return {
         "model": run.row["model"],
         "devices": f"{int(run.number('gpus'))} {hosts.device.name}",
         "published": _short(published),
         "measured": run.measured,
-        "predicted": sum(forecast.seconds(published).values()),
-        "published_fits": sum(forecast.memory(published).values()) <= forecast.available(published),
+        "predicted": sum(estimator.seconds(published).values()),
+        "published_fits": sum(estimator.memory(published).values()) <= estimator.available(published),
         "chosen": _short(found.plan) if found else "nothing fits",
         "chosen_predicted": found.step if found else None,
-        "memory": found.used / 1e9 if found else None,
+        "memory": found.memory_bytes / 1e9 if found else None,
     }
 
 

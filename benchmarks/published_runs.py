@@ -41,7 +41,9 @@ def predicted(run: Run, constants: Constants | None = None, factors: bool = True
 def predicted_memory(run: Run) -> float:
     """GB, of the fullest device."""
     _, made = software(run.source)
-    return sum(components(run.profile(made), run.plan(), run.engine(made), run.hosts().overhead).values()) / 1e9
+    return (
+        sum(components(run.profile(made), run.plan(), run.engine(made), run.hosts().rank_overhead_bytes).values()) / 1e9
+    )
 
 
 def memory(runs: Sequence[Run]) -> dict[str, float]:

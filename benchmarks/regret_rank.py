@@ -14,28 +14,28 @@ from pathlib import Path
 
 import torch
 
-from onecurve.apply.mesh import LiveMesh, make_mesh
+from onecurve.apply.process_mesh import ProcessMesh, make_mesh
+from onecurve.data.training_data import open_data
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_plain, to_json, to_plain
 from onecurve.describe.costs import Costs, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision, default_plan, split_evenly
-from onecurve.device.cores import settle_on_cores
-from onecurve.device.device import local_device, resident
-from onecurve.device.exchange import barrier, texts_of_all
+from onecurve.device.collectives import all_gather_text, barrier
+from onecurve.device.cores import pin_to_cores
+from onecurve.device.device import local_device, resident_bytes
 from onecurve.device.world import World
-from onecurve.job.batch import Micro
+from onecurve.job.batch import MicroBatch
 from onecurve.job.script import load_job
-from onecurve.predict.forecast import Forecast
-from onecurve.search.best import Search
+from onecurve.measure.cluster_probe import measure_cluster
+from onecurve.planner.job_costs import costs_of
+from onecurve.planner.timing import timings
+from onecurve.planner.traced_model import TracedModel
+from onecurve.predict.estimator import Estimator
+from onecurve.runtime.assembly import assemble
+from onecurve.search.branch_and_bound import BranchAndBound
 from onecurve.search.space import Space
 from onecurve.train.trainer import Trainer
-from onecurve.verbs.assembly import assemble
-from onecurve.verbs.costs import costs_of
-from onecurve.verbs.data import open_data
-from onecurve.verbs.probing import look_around
-from onecurve.verbs.timing import timings
-from onecurve.verbs.tracing import Traceable
 
 _STEPS, _TURNS = 2, 3
 """Of each plan: so many steps, then the other plans, and again."""
@@ -69,26 +69,26 @@ class Bench:
         self.count, self.precisions = count, precisions
         self.job = load_job(Path(script), arguments)
         self.data = open_data(self.job)
-        self.meshes: dict[Mesh, LiveMesh] = {}
+        self.meshes: dict[Mesh, ProcessMesh] = {}
         self.undisturbed: list[float] = []
         self.work = torch.ones(256, 256), torch.zeros(256, 256), torch.zeros(8), torch.zeros(1 << 21)
 
     def run(self) -> Case:
         lead = self.world.rank == 0
         # Before the world is joined: tracing pretends to be in another.
-        costs = costs_of(Traceable(self.job, self.data), self.precisions, 8) if lead else None
+        costs = costs_of(TracedModel(self.job, self.data), self.precisions, 8) if lead else None
         self.world.join(self.device)
         barrier()
         looks = [self._look() for _ in range(_LOOKS)]
-        cluster = look_around(self.world, self.device, lambda _: None)
+        cluster = measure_cluster(self.world, self.device, lambda _: None)
         looks += [self._look() for _ in range(_LOOKS)]
         self.undisturbed = _undisturbed(looks, cluster, self.world.local_size)
         timed = [self._timings(cluster, costs)]
-        forecast = None
+        estimator = None
         if costs is not None:
-            costs = replace(costs, reading=0.0)
-            forecast = Forecast(cluster, replace(costs, timings=timed[0][0]))
-        chosen, *plans = self._told(_candidates(forecast, self.count, self.job.global_batch, cluster))
+            costs = replace(costs, read_seconds_per_sample=0.0)
+            estimator = Estimator(cluster, replace(costs, timings=timed[0][0]))
+        chosen, *plans = self._told(_candidates(estimator, self.count, self.job.global_batch, cluster))
         case = Case(chosen=str(chosen), default=str(plans[0]))
         built = [self._build(plan) for plan in plans]
         for _ in range(_TURNS):
@@ -101,15 +101,15 @@ class Bench:
                 # prediction for the speed that the machine had beside the plan's steps.
                 now = each.typical[1]
                 timings = _typical([_slowed(found, now / beside) for found, beside in timed])
-                slower = Forecast(_slowed_cluster(cluster, now), replace(costs, timings=timings))
+                slower = Estimator(_slowed_cluster(cluster, now), replace(costs, timings=timings))
                 case.plans.append(self._row(each, slower))
                 _show(case.plans[-1])
         fastest = min(built, key=lambda each: each.typical[0] / each.typical[1])
         self._compare(case, chosen, fastest, built, cluster)
         return case
 
-    def _row(self, built: "Built", forecast: Forecast) -> dict[str, object]:
-        predicted, seconds = forecast.memory(built.plan), forecast.seconds(built.plan)
+    def _row(self, built: "Built", estimator: Estimator) -> dict[str, object]:
+        predicted, seconds = estimator.memory(built.plan), estimator.seconds(built.plan)
         return {
             "plan": str(built.plan),
             "step": built.typical[0],
@@ -156,7 +156,7 @@ class Bench:
 
     def _told(self, plans: Sequence[Plan]) -> list[Plan]:
         """The first rank's, on all."""
-        text = texts_of_all(json.dumps([to_plain(plan) for plan in plans]) if self.world.rank == 0 else "")[0]
+        text = all_gather_text(json.dumps([to_plain(plan) for plan in plans]) if self.world.rank == 0 else "")[0]
         return [from_plain(Plan, each, "plan") for each in json.loads(text)]
 
     def _build(self, plan: Plan) -> "Built":
@@ -166,7 +166,7 @@ class Bench:
         mesh = self.meshes[plan.mesh]
         gc.collect()
         _LIBC.malloc_trim(0)
-        before, used = resident(), 0
+        before, used = resident_bytes(), 0
         Path("/proc/self/clear_refs").write_text("5")
         built = Built(plan)
         if mesh.member:
@@ -177,13 +177,13 @@ class Bench:
             for _ in range(2):
                 built.trainer.step(0, built.rounds)
             used = _peak()
-        every = [json.loads(text) for text in texts_of_all(json.dumps([used, before]))]
+        every = [json.loads(text) for text in all_gather_text(json.dumps([used, before]))]
         built.used, built.before = max(every)
         return built
 
     def _settle(self, plan: Plan) -> None:
         hosts = self.world.size // self.world.local_size
-        settle_on_cores(self.world.local_rank, max(1, plan.mesh.size // hosts), plan.threads)
+        pin_to_cores(self.world.local_rank, max(1, plan.mesh.size // hosts), plan.threads)
 
     def _steps(self, built: "Built", count: int) -> float:
         """Seconds of a step, the same on all ranks: the median of some, after one that is not counted."""
@@ -197,7 +197,7 @@ class Bench:
                 found.append(time.perf_counter() - start)
             found = found[2:]
         mine = statistics.median(found)
-        step = max(json.loads(text) for text in texts_of_all(json.dumps(mine)))
+        step = max(json.loads(text) for text in all_gather_text(json.dumps(mine)))
         built.seen.append(step)
         around = list(zip(before, self._look(), self.undisturbed, strict=True))[: built.plan.mesh.size]
         built.slowness.append(max((one + two) / 2 / least for one, two, least in around))
@@ -205,7 +205,7 @@ class Bench:
 
     def _look(self) -> list[float]:
         """Seconds of a piece of work that is always the same, on each rank; all do it at once, each on one core."""
-        settle_on_cores(self.world.local_rank, self.world.local_size, 1)
+        pin_to_cores(self.world.local_rank, self.world.local_size, 1)
         matrix, product, few, many = self.work
         barrier()
         begin = time.perf_counter()
@@ -215,15 +215,15 @@ class Bench:
         for _ in range(2000):
             few.add_(1.0)
         taken = time.perf_counter() - begin
-        settle_on_cores(0, 1, 0)
-        return [json.loads(text) for text in texts_of_all(json.dumps(taken))]
+        pin_to_cores(0, 1, 0)
+        return [json.loads(text) for text in all_gather_text(json.dumps(taken))]
 
 
 @dataclass
 class Built:
     plan: Plan
     trainer: Trainer | None = None
-    rounds: Sequence[Micro] = ()
+    rounds: Sequence[MicroBatch] = ()
     used: int = 0
     before: int = 0
     seen: list[float] = field(default_factory=list)
@@ -254,14 +254,18 @@ def _slowed_cluster(cluster: Cluster, times: float) -> Cluster:
     for group in cluster.groups:
         device = replace(
             group.device,
-            bandwidth=group.device.bandwidth / times,
+            memory_bandwidth=group.device.memory_bandwidth / times,
             flops={name: rate / times for name, rate in group.device.flops.items()},
-            rates={name: {n: rate / times for n, rate in each.items()} for name, each in group.device.rates.items()},
-            operation=group.device.operation * times,
+            matmul_rates={
+                name: {n: rate / times for n, rate in each.items()} for name, each in group.device.matmul_rates.items()
+            },
+            op_seconds=group.device.op_seconds * times,
         )
-        inside = replace(group.inside, latency=group.inside.latency * times, bandwidth=group.inside.bandwidth / times)
-        network = replace(group.network, latency=group.network.latency * times)
-        groups.append(replace(group, device=device, inside=inside, network=network))
+        inside = replace(
+            group.intra_host, latency=group.intra_host.latency * times, bandwidth=group.intra_host.bandwidth / times
+        )
+        network = replace(group.inter_host, latency=group.inter_host.latency * times)
+        groups.append(replace(group, device=device, intra_host=inside, inter_host=network))
     return replace(cluster, groups=tuple(groups))
 
 
@@ -280,18 +284,18 @@ def _typical(timed: Sequence[Sequence[Timing]]) -> tuple[Timing, ...]:
     )
 
 
-def _candidates(forecast: Forecast | None, count: int, batch: int, cluster: Cluster) -> list[Plan]:
+def _candidates(estimator: Estimator | None, count: int, batch: int, cluster: Cluster) -> list[Plan]:
     """The chosen one first; then what a user would start, the best predicted, and a sample of the rest."""
-    if forecast is None:
+    if estimator is None:
         return []
-    space = Space(forecast)
-    found = Search(space).run().best
+    space = Space(estimator)
+    found = BranchAndBound(space).run().best
     assert found is not None
-    layouts = dict(forecast.costs.layouts)
+    layouts = dict(estimator.costs.layouts)
     every = [replace(plan, layouts=layouts if plan.mesh.tensor > 1 else {}) for plan in space.plans()]
-    every = [plan for plan in every if sum(forecast.memory(plan).values()) <= forecast.available(plan)]
-    every.sort(key=lambda plan: sum(forecast.seconds(plan).values()))
-    best, rest = every[:8], [plan for plan in every[8:] if sum(forecast.seconds(plan).values()) < _PATIENCE]
+    every = [plan for plan in every if sum(estimator.memory(plan).values()) <= estimator.available(plan)]
+    every.sort(key=lambda plan: sum(estimator.seconds(plan).values()))
+    best, rest = every[:8], [plan for plan in every[8:] if sum(estimator.seconds(plan).values()) < _PATIENCE]
     ranks = cluster.devices
     usual = default_plan(batch, ranks)
     chosen = replace(found.plan, layouts=layouts if found.plan.mesh.tensor > 1 else {})

@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, replace
 
 from onecurve.describe.catalogue import hosts_of
-from onecurve.describe.cluster import Hosts, Link
+from onecurve.describe.cluster import HostGroup, Link
 from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, split_evenly
-from onecurve.describe.profile import Collective, Load, Module, Profile, When, Work
+from onecurve.describe.profile import Collective, Load, ModuleProfile, Profile, When, Work
 
 _BYTES = 2
 _OPERATIONS = 130
@@ -46,21 +46,21 @@ MEGATRON_DEEPSPEED = Software(
         False,
         34,
         weight_bytes=2,
-        kept_gradient_bytes=2,
-        state_bytes=16,
-        shares_state=True,
-        wraps=False,
-        repeats_attention=True,
+        stored_gradient_bytes=2,
+        optimizer_state_bytes=16,
+        shards_optimizer_state=True,
+        keeps_gathered_copy=False,
+        recomputes_attention=True,
     ),
 )
 # Its efficiency is that of fp8 and mixtures, most of its rows; on its few dense rows 1.0 would be nearer.
 MEGATRON = Software(
-    True, True, Engine(1.28, 4, 2, overlaps=True, optimizer_bytes=34, wraps=False, repeats_attention=True)
+    True, True, Engine(1.28, 4, 2, overlaps=True, update_bytes=34, keeps_gathered_copy=False, recomputes_attention=True)
 )
-COMPOSER = Software(True, False, Engine(0.898, 2, 2, optimizer_bytes=28, repeats_attention=True))
-TORCHTITAN = Software(True, True, Engine(0.95, 4, 2, optimizer_bytes=28, repeats_attention=True))
-JAX = Software(True, False, Engine(1.15, 2, 2, wraps=False, repeats_attention=True))
-OTHER = Software(True, False, Engine(1.0, 4, 2, wraps=False, repeats_attention=True))
+COMPOSER = Software(True, False, Engine(0.898, 2, 2, update_bytes=28, recomputes_attention=True))
+TORCHTITAN = Software(True, True, Engine(0.95, 4, 2, update_bytes=28, recomputes_attention=True))
+JAX = Software(True, False, Engine(1.15, 2, 2, keeps_gathered_copy=False, recomputes_attention=True))
+OTHER = Software(True, False, Engine(1.0, 4, 2, keeps_gathered_copy=False, recomputes_attention=True))
 
 
 def software(source: str) -> tuple[str, Software]:
@@ -100,11 +100,11 @@ class Run:
     def dense(self) -> bool:
         return self.row["precision"] in ("bf16", "fp16") and not self.row["moe_experts"]
 
-    def hosts(self) -> Hosts:
+    def hosts(self) -> HostGroup:
         name = self.row["gpu"]
         low_power = name.endswith("500W")
         found = hosts_of("H100-80GB-SXM" if low_power else name, 1)
-        network = found.network
+        network = found.inter_host
         if "1600 Gbps" in self.row["notes"]:
             network = Link(network.latency, 25e9)
         if "Jean Zay" in self.row["notes"] or "bigscience" in self.source:  # four Omni-Path links of 100 Gbit/s a host
@@ -112,8 +112,8 @@ class Run:
         device = found.device
         if low_power:  # clocks fall with the power that a part may draw: 500 of 700 W, (500/700)^(1/2)
             device = replace(device, flops={k: v * 0.845 for k, v in device.flops.items()})
-        count = max(1, int(self.number("gpus")) // found.devices)
-        return Hosts(device, count, found.devices, 0, found.inside, network)
+        count = max(1, int(self.number("gpus")) // found.devices_per_host)
+        return HostGroup(device, count, found.devices_per_host, 0, found.intra_host, network)
 
     def plan(self) -> Plan:
         tp, pp, dp = (int(self.number(name, 1)) for name in ("tp", "pp", "dp"))
@@ -144,7 +144,7 @@ class Run:
     def engine(self, made: Software) -> Engine:
         """With bf16 DeepSpeed adds up gradients in fp32, beside those in bf16."""
         if "bigscience" in self.source and self.row["precision"] == "bf16":
-            return replace(made.engine, kept_gradient_bytes=6)
+            return replace(made.engine, stored_gradient_bytes=6)
         return made.engine
 
 
@@ -163,10 +163,10 @@ class Shape:
         self.length = number("seq_len")
         self.experts, self.active = number("moe_experts"), number("moe_topk")
         self.expert_ranks = int(number("ep", 1))
-        self.neighbours = run.hosts().devices
+        self.neighbours = run.hosts().devices_per_host
         self.samples = max(1.0, number("micro_batch", 1))
         self.tokens = self.samples * self.length / max(1.0, number("cp", 1))
-        self.given = self.tokens * self.width * _BYTES
+        self.input_bytes = self.tokens * self.width * _BYTES
 
     @property
     def per_token(self) -> float:
@@ -178,12 +178,22 @@ class Shape:
         feed = (self.ups + 1) * self.width * self.ffn * (self.experts / self.expert_ranks if self.experts else 1)
         parameters = int((2 * self.width**2 + 2 * self.values * self.width + feed) / cut)
         scores = 0.0 if self.made.fused_attention else 5 * self.heads * self.length / self.width
-        kept, given = self._kept(scores), int(self.given)
-        dear = self._kept(0.0) - given  # selective recomputation is of the scores alone
-        block = Module(("blocks.*",) * self.layers, parameters, parameters, 0, 0, self._block(), kept, given, dear)
+        kept, input_bytes = self._kept(scores), int(self.input_bytes)
+        matmul_output_bytes = self._kept(0.0) - input_bytes  # selective recomputation is of the scores alone
+        block = ModuleProfile(
+            ("blocks.*",) * self.layers,
+            parameters,
+            parameters,
+            0,
+            0,
+            self._block(),
+            kept,
+            input_bytes,
+            matmul_output_bytes,
+        )
         words = int(self.vocabulary * self.width / cut)
         output = int(10 * self.tokens * self.vocabulary / cut)  # the logits in two bytes, then twice in four
-        outside = Module((), words, words, 0, 0, self._outside(), output, 0)
+        outside = ModuleProfile((), words, words, 0, 0, self._outside(), output, 0)
         return Profile(int(self.samples), (block,), outside, 0, 2)
 
     def _kept(self, scores: float) -> int:
@@ -192,23 +202,23 @@ class Shape:
         return int(self.tokens * self.width * (whole + (cut + scores) / self.tensor))
 
     def _block(self) -> Work:
-        products = [
+        matmuls = [
             (self.tokens, (self.width + 2 * self.values) / self.tensor, self.width),
             (self.tokens, self.width, self.width / self.tensor),
             (self.tokens * self.per_token, self.ups * self.ffn / self.tensor, self.width),
             (self.tokens * self.per_token, self.width, self.ffn / self.tensor),
         ]
-        flops = sum(2 * m * n * k for m, n, k in products)
-        moved = sum(_BYTES * (m * k + k * n + m * n) for m, n, k in products)
+        flops = sum(2 * m * n * k for m, n, k in matmuls)
+        bytes_moved = sum(_BYTES * (m * k + k * n + m * n) for m, n, k in matmuls)
         summed = 0.0
         if self.experts:  # the weights of all experts here are read, and their gradients are added up in four bytes
-            weights = sum(n * k for _, n, k in products[2:])
+            weights = sum(n * k for _, n, k in matmuls[2:])
             here = self.experts / self.expert_ranks
-            moved += _BYTES * (here - 1) * weights
+            bytes_moved += _BYTES * (here - 1) * weights
             summed = 8 * here * weights
         scores = self.tokens * self.length * self.heads / self.tensor
         attention = 4 * self.tokens * self.length * self.width / self.tensor
-        stream = self.given / (self.tensor if self.made.sequence else 1)
+        stream = self.input_bytes / (self.tensor if self.made.sequence else 1)
         inner = self.tokens * self.per_token * self.ffn * self.ups * _BYTES / self.tensor
         # Two norms, two residual sums with dropout, copies of heads; the activation function.
         between = 14 * stream + 2 * inner
@@ -218,21 +228,21 @@ class Shape:
         if not self.made.fused_attention:  # scores are written and read: scaled, masked, softmax, dropped
             forward_flops, backward_flops = {"matrix": flops + attention}, {"matrix": 2 * (flops + attention)}
             seen, back = 6 * scores * _BYTES, 18 * scores * _BYTES
-        sent = int(self.given)
+        sent = int(self.input_bytes)
         whens: tuple[When, ...] = ("forward", "backward")
         exchanges = [Collective("all_reduce", sent, when) for when in whens for _ in range(2)]
         operations = 26
         if self.experts:  # tokens are put in the experts' order, sent to them, brought back and weighed
-            between += _ROUTING * self.given * self.per_token
-            grouped = 1 + (_GROUPED - 1) * sum(2 * m * n * k for m, n, k in products[2:]) / flops
+            between += _ROUTING * self.input_bytes * self.per_token
+            grouped = 1 + (_GROUPED - 1) * sum(2 * m * n * k for m, n, k in matmuls[2:]) / flops
             forward_flops["matrix"], backward_flops["matrix"] = grouped * flops, 2 * grouped * flops
             exchanges += [Collective("all_to_all", self._routed(), when, "expert") for when in whens for _ in range(2)]
             operations = _OPERATIONS
         return Work(
-            Load({k: int(v) for k, v in forward_flops.items()}, int(moved + between + seen), operations),
+            Load({k: int(v) for k, v in forward_flops.items()}, int(bytes_moved + between + seen), operations),
             Load(
                 {k: int(v) for k, v in backward_flops.items()},
-                int(2 * moved + summed + 1.7 * between + back),
+                int(2 * bytes_moved + summed + 1.7 * between + back),
                 98 + operations,
             ),
             tuple(exchanges),
@@ -243,15 +253,17 @@ class Shape:
         there, and other rounds compute meanwhile."""
         hosts = max(1.0, self.expert_ranks * self.tensor / self.neighbours)
         copies = hosts * (1 - (1 - 1 / hosts) ** self.per_token)
-        given = self.given / (self.tensor if self.made.sequence else 1)  # each tensor rank sends its part of them
-        return int(Constants().slowdown * given * min(copies, self.per_token))
+        input_bytes = self.input_bytes / (
+            self.tensor if self.made.sequence else 1
+        )  # each tensor rank sends its part of them
+        return int(Constants().overlap_penalty * input_bytes * min(copies, self.per_token))
 
     def _outside(self) -> Work:
         columns = self.vocabulary / self.tensor
         flops = 2 * self.tokens * columns * self.width
         logits = self.tokens * columns
-        moved = _BYTES * (self.tokens * self.width + columns * self.width + logits)
+        bytes_moved = _BYTES * (self.tokens * self.width + columns * self.width + logits)
         return Work(
-            Load({"matrix": int(flops)}, int(moved + 30 * logits + 4 * self.given), 20),
-            Load({"matrix": int(2 * flops)}, int(2 * moved + 21 * logits + 4 * self.given), 30),
+            Load({"matrix": int(flops)}, int(bytes_moved + 30 * logits + 4 * self.input_bytes), 20),
+            Load({"matrix": int(2 * flops)}, int(2 * bytes_moved + 21 * logits + 4 * self.input_bytes), 30),
         )

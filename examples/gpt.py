@@ -51,7 +51,7 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
-def pieces(text: bytes, context: int) -> Iterator[bytes]:
+def local_tensors(text: bytes, context: int) -> Iterator[bytes]:
     """Whole lines, as many as fit into `context` bytes: pieces of all lengths."""
     piece = b""
     for line in text.splitlines(keepends=True):
@@ -65,19 +65,19 @@ def pieces(text: bytes, context: int) -> Iterator[bytes]:
 class Source:
     def __init__(self, part: slice, context: int) -> None:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[part]
-        found = [piece for file in files for piece in pieces(file.read_bytes(), context)]
-        self.pieces = [piece for piece in found if len(piece) > 1]
+        found = [piece for file in files for piece in local_tensors(file.read_bytes(), context)]
+        self.local_tensors = [piece for piece in found if len(piece) > 1]
 
     def __len__(self) -> int:
-        return len(self.pieces)
+        return len(self.local_tensors)
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor(list(self.pieces[index]))
+        return torch.tensor(list(self.local_tensors[index]))
 
 
-def collate(pieces: list[Tensor]) -> tuple[Tensor, Tensor]:
-    text = nn.utils.rnn.pad_sequence([p[:-1] for p in pieces], batch_first=True)
-    target = nn.utils.rnn.pad_sequence([p[1:] for p in pieces], batch_first=True, padding_value=-100)
+def collate(local_tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    text = nn.utils.rnn.pad_sequence([p[:-1] for p in local_tensors], batch_first=True)
+    target = nn.utils.rnn.pad_sequence([p[1:] for p in local_tensors], batch_first=True, padding_value=-100)
     return text, target
 
 

@@ -65,7 +65,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def _check(chosen: argparse.Namespace) -> int:
-    from onecurve.report.verdicts import result_lines
+    from onecurve.report.check_table import result_lines
     from onecurve.verbs.check import check
 
     result = check(
@@ -94,7 +94,7 @@ def _probe(chosen: argparse.Namespace) -> int:
 
 
 def _plan(chosen: argparse.Namespace) -> int:
-    from onecurve.report.plan import advice_lines, advice_plain
+    from onecurve.report.advice import advice_lines, advice_plain
     from onecurve.verbs.plan import plan
 
     with _progress(chosen.json) as say:

@@ -14,22 +14,22 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from onecurve.apply.mesh import make_mesh
+from onecurve.apply.process_mesh import make_mesh
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.local import LocalStore
+from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.manifest import Standing
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import Saver
+from onecurve.data.training_data import open_data
 from onecurve.describe.plan import Plan
+from onecurve.device.collectives import all_gather_text, barrier
 from onecurve.device.device import local_device
-from onecurve.device.exchange import barrier, texts_of_all
 from onecurve.device.world import World
 from onecurve.job.script import load_job
+from onecurve.planner.completion import complete_all
 from onecurve.prove.comparison import LIMIT, compare_step, first_and_worst
-from onecurve.verbs.assembly import assemble
-from onecurve.verbs.completion import complete_all
-from onecurve.verbs.data import open_data
-from onecurve.verbs.proof import Proof
+from onecurve.runtime.assembly import assemble
+from onecurve.verbs.check_worker import PlanChecker
 
 STEPS, HALF = 4, 2
 
@@ -42,8 +42,8 @@ class Continued:
         self.data = open_data(self.job)
         self.plans = complete_all([Plan.parse(text) for text in plans], self.job, self.data)
         self.world.join(self.device)
-        self.folder = Path(texts_of_all(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
-        self.proof = Proof(self.job, self.data, self.device, self.world, STEPS, "fp64", self.folder / "reference")
+        self.folder = Path(all_gather_text(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
+        self.proof = PlanChecker(self.job, self.data, self.device, self.world, STEPS, "fp64", self.folder / "reference")
         self.proof._folder.mkdir(exist_ok=True)
         self.proof.train_references(self.plans)
         self.meshes = [make_mesh(plan.mesh, self.world.rank, "cpu") for plan in self.plans]
@@ -80,11 +80,11 @@ class Continued:
             store = self.store(source)
             checkpoint = Checkpoint(store, store.names()[-1])
             assembly.trainer.update.load_state(checkpoint.load(assembly.part.saved, plan.mesh, self.world.rank))
-            assembly.part.refresh()
+            assembly.part.drop_gathered()
             lr = max(assembly.trainer.update.base_rates)
             for batch in self.batches(plan, checkpoint.root.standing.step):
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
-                assembly.part.settle()
+                assembly.part.sync_buffers()
                 place = self.proof._place(self.proof._variant(plan))
                 differences = compare_step(assembly.part.state, assembly.part.trained, batch.step, loss, lr, place)
                 found.append(first_and_worst(differences))
@@ -97,8 +97,8 @@ class Continued:
         return (batch for batch in batches if batch.step < STEPS)
 
 
-def digest(pieces) -> str:
-    content = b"".join(piece.local.detach().contiguous().numpy().tobytes() for piece in pieces)
+def digest(local_tensors) -> str:
+    content = b"".join(local_tensor.local.detach().contiguous().numpy().tobytes() for local_tensor in local_tensors)
     return hashlib.sha256(content).hexdigest()
 
 
@@ -111,8 +111,8 @@ def main(out: str, script: str, *rest: str) -> None:
     for source in range(len(work.plans)):
         for number, plan in enumerate(work.plans):
             found = work.go_on(number, source)
-            texts = [json.loads(text) for text in texts_of_all(json.dumps(found)) if text != "null"]
-            same = all(texts_of_all("" if found and found["digest"] != digests[number] else "same"))
+            texts = [json.loads(text) for text in all_gather_text(json.dumps(found)) if text != "null"]
+            same = all(all_gather_text("" if found and found["digest"] != digests[number] else "same"))
             size = max(each["size"] for each in texts)
             line = {
                 "from": str(work.plans[source]),

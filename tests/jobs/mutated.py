@@ -6,9 +6,9 @@ from pathlib import Path
 from torch.distributed.tensor import DTensor, Replicate
 
 import onecurve as oc
-from onecurve.apply import norm, tensor
-from onecurve.apply.part import DataPart
+from onecurve.apply import sync_batch_norm, tensor
 from onecurve.apply.pipeline import PipelinePart
+from onecurve.apply.single_stage import SingleStagePart
 from onecurve.data import loader
 from onecurve.train import trainer, update
 
@@ -25,8 +25,8 @@ def clipping_per_rank() -> None:
     squares, factor = trainer.squares, update.factor
     own = []
 
-    def keep(pieces):
-        own[:] = [squares(pieces)]
+    def keep(local_tensors):
+        own[:] = [squares(local_tensors)]
         return own[0]
 
     def clip_by_own(sums, nominal, clip):
@@ -38,7 +38,7 @@ def clipping_per_rank() -> None:
 
 
 def local_batch_norm() -> None:
-    norm.synchronize = lambda *_, **__: None
+    sync_batch_norm.synchronize = lambda *_, **__: None
 
 
 def same_share() -> None:
@@ -47,8 +47,8 @@ def same_share() -> None:
 
 
 def round_left_out() -> None:
-    right = DataPart.run_rounds
-    DataPart.run_rounds = lambda self, rounds, objective, scale, seeds: right(
+    right = SingleStagePart.run_rounds
+    SingleStagePart.run_rounds = lambda self, rounds, objective, scale, seeds: right(
         self, rounds[1:], objective, scale, seeds[1:]
     )
 
@@ -68,7 +68,7 @@ def sum_left_out() -> None:
 
 
 def tied_weight_apart() -> None:
-    PipelinePart._shared_reductions = lambda _: iter(())
+    PipelinePart._shared_parameter_reducers = lambda _: iter(())
 
 
 def rounds_in_another_order() -> None:

@@ -11,7 +11,7 @@ import onecurve as oc
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import read_toml
 from onecurve.describe.plan import Plan
-from onecurve.describe.validity import validate
+from onecurve.describe.plan_validation import validate
 
 GPT = str(Path(__file__).parents[2] / "examples" / "gpt.py")
 LARGE = ("width=16384", "depth=12", "context=2048", "batch=64")
@@ -60,9 +60,9 @@ def test_probe_plan_and_run(tmp_path: Path) -> None:
     assert probed.returncode == 0, probed.stderr
     cluster = read_toml(Cluster, tmp_path / "cluster.toml")
     (host,) = cluster.groups
-    assert host.cores == len(os.sched_getaffinity(0))
+    assert host.cores_per_host == len(os.sched_getaffinity(0))
     assert 1e8 < host.device.speed("fp32") < 1e13
-    assert host.overhead < host.device.memory
+    assert host.rank_overhead_bytes < host.device.memory
 
     planned = onecurve("plan", SMALL, "epochs=1", "--cluster", "cluster.toml", "--json", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr

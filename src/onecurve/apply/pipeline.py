@@ -14,68 +14,71 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils import _pytree as pytree
 
-from onecurve.apply.blueprint import Blueprint
-from onecurve.apply.driven import DrivenPart
-from onecurve.apply.inventory import Inventory
-from onecurve.apply.mesh import LiveMesh
-from onecurve.apply.precision import computing, shard_policy
-from onecurve.apply.reduction import Reduction
-from onecurve.apply.sketch import Sketch
-from onecurve.apply.stage import Stage, StageModule, make_schedule
-from onecurve.apply.staged import StagedModel
-from onecurve.apply.tensor import plain
+from onecurve.apply.auto_backward import AutoBackwardPart
+from onecurve.apply.gradient_reducer import GradientReducer
+from onecurve.apply.mixed_precision import shard_policy
+from onecurve.apply.partial_forward import PartialForward
+from onecurve.apply.pipeline_stage import DynamicShapeStage, StageModule, make_schedule
+from onecurve.apply.process_mesh import ProcessMesh
+from onecurve.apply.shape_inference import ShapeInference
+from onecurve.apply.stage_ownership import StageOwnership
+from onecurve.apply.tensor import full_tensor
+from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.flow import Flow
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.device import Device
-from onecurve.device.piece import Piece, absent_piece
-from onecurve.job.batch import Micro, Objective
+from onecurve.device.local_tensor import LocalTensor, absent_tensor
+from onecurve.device.precision import autocast
+from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
+from onecurve.model.deferred import DeferredModel
 
 
-class PipelinePart(DrivenPart):
+class PipelinePart(AutoBackwardPart):
     """A rank of `pipeline`, with any of the other axes."""
 
     def __init__(
         self,
-        blueprint: Blueprint,
+        deferred: DeferredModel,
         plan: Plan,
-        mesh: LiveMesh,
+        mesh: ProcessMesh,
         device: Device,
-        flow: Flow,
-        sketch: Blueprint,
+        dataflow: Dataflow,
+        shapes: DeferredModel,
         batch_norm: BatchNorm,
     ) -> None:
         """`sketch`: a second blueprint, to be spent."""
-        super().__init__(blueprint, plan, mesh, device, batch_norm)
-        self._whole = Inventory(self.module, flow, plan.stages, plan.mesh.pipeline)
+        super().__init__(deferred, plan, mesh, device, batch_norm)
+        self._ownership = StageOwnership(self.module, dataflow, plan.stages, plan.mesh.pipeline)
         stages = range(mesh.pipeline_rank, plan.stage_count, plan.mesh.pipeline)
-        self._spans = {number: self._whole.spans[number] for number in stages}
+        self._spans = {number: self._ownership.spans[number] for number in stages}
         dtype = shard_policy(plan).param_dtype if mesh.shard_mesh else None
-        seen = Sketch(
-            sketch,
-            [*flow.blocks, *flow.units],
+        seen = ShapeInference(
+            shapes,
+            [*dataflow.blocks, *dataflow.units],
             device.torch_device,
             dtype or self._dtype,
-            lambda: computing(plan.precision, device),
+            lambda: autocast(plan.precision, device),
         )
-        self._staged = StagedModel(self.module, flow, list(self._spans.values()), seen, device.torch_device)
+        self._partial = PartialForward(self.module, dataflow, list(self._spans.values()), seen, device.torch_device)
         # The order matters: what changes forward comes first, the engines that hook into it last.
-        self._change_forward([name for name in self._staged.own if name in flow.blocks])
+        self._change_forward([name for name in self._partial.own if name in dataflow.blocks])
         self._root = _Root(self.module)
-        alone = [name for name in _alone(self.module, self._staged.own) if name not in flow.opened]
+        alone = [name for name in _alone(self.module, self._partial.own) if name not in dataflow.opened]
         self._split(self._root, [f"model.{name}" for name in alone])
-        self._staged.listen()
-        self._hold()
+        self._partial.listen()
+        self._finish_construction()
         self._refuse_idle()
-        self._reductions = list(self._shared_reductions())
+        self._reducers = list(self._shared_parameter_reducers())
         self._stages = [self._stage(number) for number in self._spans]
         self._schedule = make_schedule(plan.schedule, self._stages, plan.rounds)
-        self._rounds: Sequence[Micro] = ()
+        self._rounds: Sequence[MicroBatch] = ()
         self._sent: list[dist.Work] = []
 
-    def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
+    def run_rounds(
+        self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
+    ) -> Tensor:
         self._set_mode(training=True)
         self._statistics.keep()
         self._await_sent()
@@ -97,46 +100,46 @@ class PipelinePart(DrivenPart):
                 raise
         self._reduce_rest()
         self._take_gradients()
-        for reduction in self._reductions:
+        for reduction in self._reducers:
             reduction()
         return self._totals if self.reports else torch.zeros_like(self._totals)
 
-    def infer(self, micro: Micro) -> Any:
+    def infer(self, micro: MicroBatch) -> Any:
         """Stage by stage; a rank whose stages are done goes on to the next micro-batch, and gives zeros."""
         self._set_mode(training=False)
         group, device = self._mesh.pipeline_group, self.device.torch_device
         assert group is not None
-        with torch.no_grad(), self._running(), computing(self._plan.precision, self.device):
+        with torch.no_grad(), self._running(), autocast(self._plan.precision, self.device):
             for number in self._spans:
                 received = [torch.empty(x.shape, dtype=x.dtype, device=device) for x in self._given(number, micro)]
                 for buffer in received:
                     dist.recv(buffer, group=group, group_src=(number - 1) % group.size())
                 output = self._root(self._forward, number, micro, None, *received)
                 if number == self._plan.stage_count - 1:
-                    return pytree.tree_map(plain, output)
+                    return pytree.tree_map(full_tensor, output)
                 self._await_sent()
                 after = (number + 1) % group.size()
                 self._sent = [dist.isend(each, group=group, group_dst=after) for each in output]  # type: ignore[misc]
-        return self._staged.nothing(micro)
+        return self._partial.nothing(micro)
 
     @property
-    def saved(self) -> list[Piece]:
+    def saved(self) -> list[LocalTensor]:
         """Every stage's, since every rank helps to gather them."""
-        here = {piece.name: piece for piece in self.state}
+        here = {local_tensor.name: local_tensor for local_tensor in self.state}
         return [
-            here.get(name) or absent_piece(name, shape, dtype, self.device.torch_device, self.group)
-            for name, shape, dtype in self._whole.tensors(self._dtype)
-            if name in self._kept
+            here.get(name) or absent_tensor(name, shape, dtype, self.device.torch_device, self.group)
+            for name, shape, dtype in self._ownership.tensors(self._dtype)
+            if name in self._state_dict_names
         ]
 
-    def _forward(self, number: int, micro: Micro, seed: int | None, *received: Tensor) -> Any:
+    def _forward(self, number: int, micro: MicroBatch, seed: int | None, *received: Tensor) -> Any:
         """What the next stage needs, or the model's output."""
         given: Sequence[Tensor] = received
         if self._tensor is not None:
-            whole = self._staged.crossing(self._spans[number].begin, micro)
+            whole = self._partial.crossing(self._spans[number].begin, micro)
             given = [self._tensor.received(part, x) for part, x in zip(received, whole, strict=True)]
         reseed = (lambda _: None) if seed is None else (lambda place: self.device.seed(mix(seed, place)))
-        output = self._staged.run(self._spans[number], micro, given, reseed)
+        output = self._partial.run(self._spans[number], micro, given, reseed)
         if number == self._plan.stage_count - 1:
             return output
         sent = output if self._tensor is None else map(self._tensor.to_send, output)
@@ -145,33 +148,33 @@ class PipelinePart(DrivenPart):
     def _train(self, number: int, round_number: int, *received: Tensor) -> Any:
         """A stage's forward of one round: what the next one needs, or the scaled loss."""
         micro = self._rounds[round_number]
-        with computing(self._plan.precision, self.device):
+        with autocast(self._plan.precision, self.device):
             output = self._forward(number, micro, self._seeds[round_number], *received)
             if number < self._plan.stage_count - 1:
                 return output
             weighted = self._objective(output, micro)
-        loss, count = plain(weighted.sum), plain(torch.as_tensor(weighted.count))
+        loss, count = full_tensor(weighted.sum), full_tensor(torch.as_tensor(weighted.count))
         self._totals += torch.stack([loss.detach().double(), count.to(self._totals)])
         return loss * self._scale
 
-    def _stage(self, number: int) -> Stage:
+    def _stage(self, number: int) -> DynamicShapeStage:
         group = self._mesh.pipeline_group
         assert group is not None
         span = self._spans[number]
-        own = [self.module.get_submodule(name) for name in self._staged.names_of(span)]
-        return Stage(
-            StageModule(partial(self._root, self._train, number), own, self._staged.around),
+        own = [self.module.get_submodule(name) for name in self._partial.names_of(span)]
+        return DynamicShapeStage(
+            StageModule(partial(self._root, self._train, number), own, self._partial.around),
             number,
             self._plan.stage_count,
             self.device.torch_device,
             group,
             lambda round_number: self._given(number, self._rounds[round_number]),
-            len(self._whole.flow.crossing(span.end)),
+            len(self._ownership.dataflow.crossing(span.end)),
         )
 
-    def _given(self, number: int, micro: Micro) -> list[Tensor]:
+    def _given(self, number: int, micro: MicroBatch) -> list[Tensor]:
         """In the shape of what a stage receives."""
-        whole = self._staged.crossing(self._spans[number].begin, micro)
+        whole = self._partial.crossing(self._spans[number].begin, micro)
         if self._tensor is None:
             return whole
         return [torch.empty(self._tensor.sent_shape(x), dtype=x.dtype, device="meta") for x in whole]
@@ -201,12 +204,12 @@ class PipelinePart(DrivenPart):
                 group.post_backward()
         state._root_post_backward_final_callback()
 
-    def _realize(self, module: nn.Module) -> None:
-        super()._realize(self.module if isinstance(module, _Root) else module)
+    def _materialize(self, module: nn.Module) -> None:
+        super()._materialize(self.module if isinstance(module, _Root) else module)
 
-    def _piece(self, name: str, tensor: Tensor) -> Piece:
-        return self._whole.as_held(
-            super()._piece(self._whole.canonical.get(name, name), tensor), self._mesh.pipeline_rank
+    def _local_tensor(self, name: str, tensor: Tensor) -> LocalTensor:
+        return self._ownership.shared_with_stages(
+            super()._local_tensor(self._ownership.canonical.get(name, name), tensor), self._mesh.pipeline_rank
         )
 
     def _refuse_idle(self) -> None:
@@ -216,15 +219,15 @@ class PipelinePart(DrivenPart):
                 "frozen); use fewer stages, or another axis"
             )
 
-    def _shared_reductions(self) -> Iterator[Reduction]:
+    def _shared_parameter_reducers(self) -> Iterator[GradientReducer]:
         """One per set of ranks that hold the same parameters, in one order everywhere."""
         shared: dict[tuple[int, ...], list[Tensor]] = {}
-        for piece in sorted(self.trained, key=lambda each: each.name):
-            holders = self._whole.holders(piece.name)
+        for local_tensor in sorted(self.trained, key=lambda each: each.name):
+            holders = self._ownership.holders(local_tensor.name)
             if len(holders) > 1:
-                shared.setdefault(holders, []).append(piece.local)
+                shared.setdefault(holders, []).append(local_tensor.local)
         for holders in sorted(shared):
-            yield Reduction(shared[holders], self._mesh.pipeline_group, holders)
+            yield GradientReducer(shared[holders], self._mesh.pipeline_group, holders)
 
 
 class _Root(nn.Module):

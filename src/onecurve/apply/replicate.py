@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from onecurve.device.exchange import Group, add_over
+from onecurve.device.collectives import Group, all_reduce_sum
 
-Trial = Callable[[nn.Module, torch.dtype, int], Tensor]
+UnusedParameterTrial = Callable[[nn.Module, torch.dtype, int], Tensor]
 """Runs the model on a few samples, others for each number, and returns a loss: shows which parameters it uses."""
 
 _TRIALS = 3
@@ -32,7 +32,7 @@ def replicate(module: nn.Module, group: Group, unused: bool, compressed: torch.d
     return replicated
 
 
-def leaves_parameters_unused(module: nn.Module, trial: Trial, dtype: torch.dtype, group: Group) -> bool:
+def leaves_parameters_unused(module: nn.Module, trial: UnusedParameterTrial, dtype: torch.dtype, group: Group) -> bool:
     """Whether a trial backward leaves a trained parameter without gradient, on any rank: all must know the same.
 
     The module is left as it was found.
@@ -47,7 +47,7 @@ def leaves_parameters_unused(module: nn.Module, trial: Trial, dtype: torch.dtype
         owner, _, attribute = name.rpartition(".")
         module.get_submodule(owner)._buffers[attribute] = before
     flag = torch.tensor(float(unused), device=next(module.parameters()).device)
-    return bool(add_over(group, flag).item())
+    return bool(all_reduce_sum(group, flag).item())
 
 
 def _send_as(dtype: torch.dtype) -> Callable[[Group, Any], torch.futures.Future[Tensor]]:

@@ -18,7 +18,7 @@ def shard(
     module: nn.Module,
     blocks: Sequence[str],
     mesh: DeviceMesh,
-    realize: Callable[[nn.Module], None],
+    materialize: Callable[[nn.Module], None],
     sharding: Sharding,
     policy: MixedPrecisionPolicy,
 ) -> FSDPModule:
@@ -26,10 +26,10 @@ def shard(
     settings = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": sharding == "zero3"}
     for name in blocks:
         block = module.get_submodule(name)
-        realize(block)
+        materialize(block)
         _shard_one(block, settings)
     # What is left at the root; its blocks hold real parameters already and are passed over.
-    realize(module)
+    materialize(module)
     return _shard_one(module, settings)
 
 

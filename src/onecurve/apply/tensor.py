@@ -22,8 +22,8 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils.hooks import RemovableHandle
 
-from onecurve.apply.operations import teach_operations
-from onecurve.apply.streams import RandomStreams
+from onecurve.apply.dtensor_ops import register_dtensor_ops
+from onecurve.apply.tensor_parallel_rng import TensorParallelRNG
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 
@@ -34,11 +34,11 @@ class TensorAxis:
     """Cuts parameters, and sets up the gates."""
 
     def __init__(self, mesh: DeviceMesh, layouts: Mapping[str, str], sequence: bool) -> None:
-        teach_operations()
+        register_dtensor_ops()
         self._mesh = mesh
         self._layouts = {pattern: Layout.parse(text) for pattern, text in layouts.items()}
         self._sequence = sequence
-        self._random = RandomStreams(mesh)
+        self._random = TensorParallelRNG(mesh)
         self._entered: tuple[DTensor, DTensor] | None = None
 
     def split(self, module: nn.Module, prefix: str = "", left_out: Iterable[nn.Module] = ()) -> None:
@@ -63,7 +63,7 @@ class TensorAxis:
         return handles
 
     @contextmanager
-    def held(self, module: nn.Module, left_out: Iterable[nn.Module] = ()) -> Iterator[None]:
+    def temporarily_split(self, module: nn.Module, left_out: Iterable[nn.Module] = ()) -> Iterator[None]:
         """For a trial: the module split and run so, and then as it was before. `left_out`: parts that will not run."""
         before = [(each, dict(each._parameters)) for each in module.modules()]
         handles = []
@@ -172,6 +172,6 @@ def _along(parameter: Any) -> Placement:
     return placement
 
 
-def plain(value: Any) -> Any:
+def full_tensor(value: Any) -> Any:
     """A distributed tensor as an ordinary one, whole; anything else as it is."""
     return value.full_tensor() if isinstance(value, DTensor) else value

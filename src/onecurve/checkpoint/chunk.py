@@ -6,7 +6,7 @@ from zlib import crc32
 
 from torch import nn
 
-from onecurve.device.piece import Piece, Slices
+from onecurve.device.local_tensor import LocalTensor, Slices
 
 ELEMENTS = 1 << 22
 """At most so many in a chunk: 16 MiB of float32."""
@@ -31,21 +31,21 @@ def cut(sizes: Sequence[int], limit: int = ELEMENTS) -> list[Extent]:
     return [((row, *none), (min(step, rows - row), *rest)) for row in range(0, rows, step)]
 
 
-def own_chunks(piece: Piece) -> Iterator[tuple[Slices, Slices]]:
+def own_chunks(local_tensor: LocalTensor) -> Iterator[tuple[Slices, Slices]]:
     """What this rank writes of a piece: where it lies in the whole, and here.
 
     Along `replicate` parameters are dealt out chunk by chunk, so that copies share the work; of a buffer, which a user
     may let differ between copies, all are the first copy's. Who writes what follows from names and sizes alone.
     """
-    if not piece.lead or piece.repeated:
+    if not local_tensor.lead or local_tensor.repeated:
         return
-    dealt = piece.copies if isinstance(piece.local, nn.Parameter) else 0
-    number = crc32(piece.name.encode())
-    for box in piece.boxes:
+    dealt = local_tensor.copies if isinstance(local_tensor.local, nn.Parameter) else 0
+    number = crc32(local_tensor.name.encode())
+    for box in local_tensor.boxes:
         for offsets, sizes in cut([side.stop - side.start for side in box.whole]):
             writer = number % dealt if dealt else 0
             number += 1
-            if writer == piece.copy:
+            if writer == local_tensor.copy:
                 yield _within(box.whole, offsets, sizes), _within(box.local, offsets, sizes)
 
 

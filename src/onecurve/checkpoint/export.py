@@ -11,10 +11,10 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from onecurve.checkpoint.format import DTYPES, header, raw
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.local import replace_whole
 from onecurve.checkpoint.manifest import MODEL
+from onecurve.checkpoint.safetensors_format import DTYPES, header, raw
+from onecurve.device.files import replace_file
 
 _FILE_BYTES = 5 * 10**9
 _COPIED_AT_ONCE = 1 << 24
@@ -23,7 +23,7 @@ INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
-class Lazy:
+class LazyTensor:
     """A tensor that is read when it is asked for."""
 
     dtype: torch.dtype
@@ -39,22 +39,22 @@ Change = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Mapping[str, str]]]
 """A tensor as others, and what is to be known of them."""
 
 
-def model_of(checkpoint: Checkpoint) -> dict[str, Lazy]:
+def model_of(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
     """Every parameter and buffer by name."""
 
-    def lazy(key: str, parts: Sequence) -> Lazy:  # type: ignore[type-arg]
+    def lazy(key: str, parts: Sequence) -> LazyTensor:  # type: ignore[type-arg]
         stored = parts[0][1]
-        return Lazy(DTYPES[stored.dtype], stored.shape, lambda: checkpoint.whole(key, parts))
+        return LazyTensor(DTYPES[stored.dtype], stored.shape, lambda: checkpoint.whole(key, parts))
 
     stored = checkpoint.tensors()
     return {key.removeprefix(MODEL): lazy(key, parts) for key, parts in stored.items() if key.startswith(MODEL)}
 
 
-def write_one(tensors: Mapping[str, Lazy], path: Path) -> None:
-    replace_whole(path, _parts(tensors))
+def write_one(tensors: Mapping[str, LazyTensor], path: Path) -> None:
+    replace_file(path, _parts(tensors))
 
 
-def write_many(tensors: Mapping[str, Lazy], folder: Path) -> None:
+def write_many(tensors: Mapping[str, LazyTensor], folder: Path) -> None:
     """As Hugging Face lays them out: files of some gigabytes, and an index where there are several."""
     groups = _groups(tensors)
     if len(groups) == 1:
@@ -67,10 +67,10 @@ def write_many(tensors: Mapping[str, Lazy], folder: Path) -> None:
         index |= dict.fromkeys(group, name)
     total = sum(each.nbytes for each in tensors.values())
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2, sort_keys=True)
-    replace_whole(folder / INDEX, [text.encode()])
+    replace_file(folder / INDEX, [text.encode()])
 
 
-def write_changed(tensors: Mapping[str, Lazy], change: Change, facts: Mapping[str, str], path: Path) -> None:
+def write_changed(tensors: Mapping[str, LazyTensor], change: Change, facts: Mapping[str, str], path: Path) -> None:
     """Each tensor as what `change` makes of it. What that will be is not known before, so the elements go first.
     `facts`: of all of them together."""
     entries: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
@@ -85,13 +85,13 @@ def write_changed(tensors: Mapping[str, Lazy], change: Change, facts: Mapping[st
                     entries[each] = tensor.dtype, tuple(tensor.shape)
                     file.write(raw(tensor))
             file.seek(0)
-            replace_whole(path, itertools.chain([header(entries, told)], _stream(file)))
+            replace_file(path, itertools.chain([header(entries, told)], _stream(file)))
     finally:
         body.unlink(missing_ok=True)
 
 
-def _groups(tensors: Mapping[str, Lazy], limit: int = _FILE_BYTES) -> list[dict[str, Lazy]]:
-    groups: list[dict[str, Lazy]] = [{}]
+def _groups(tensors: Mapping[str, LazyTensor], limit: int = _FILE_BYTES) -> list[dict[str, LazyTensor]]:
+    groups: list[dict[str, LazyTensor]] = [{}]
     size = 0
     for name, lazy in tensors.items():
         if groups[-1] and size + lazy.nbytes > limit:
@@ -102,7 +102,7 @@ def _groups(tensors: Mapping[str, Lazy], limit: int = _FILE_BYTES) -> list[dict[
     return groups
 
 
-def _parts(tensors: Mapping[str, Lazy]) -> Iterator[bytes | memoryview]:
+def _parts(tensors: Mapping[str, LazyTensor]) -> Iterator[bytes | memoryview]:
     yield header({name: (lazy.dtype, lazy.shape) for name, lazy in tensors.items()}, _METADATA)
     for lazy in tensors.values():
         yield raw(lazy.read())

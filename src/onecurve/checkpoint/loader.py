@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onecurve.checkpoint.format import DTYPES
+from onecurve.checkpoint.hashed_json import CorruptedError, digest, load_hashed
 from onecurve.checkpoint.manifest import (
     LARGEST_MANIFEST,
     LARGEST_ROOT,
@@ -20,18 +20,18 @@ from onecurve.checkpoint.manifest import (
     VERSION,
     Manifest,
     Root,
-    Stored,
+    StoredTensor,
     data_file,
     manifest_file,
 )
-from onecurve.checkpoint.neighbours import search_order
+from onecurve.checkpoint.manifest_search_order import manifest_search_order
+from onecurve.checkpoint.read_plan import ChunkRead, ReadPlan, States, everything
 from onecurve.checkpoint.region import regions
-from onecurve.checkpoint.seal import DamagedError, digest, unseal
-from onecurve.checkpoint.store import Data, Store, step_of
-from onecurve.checkpoint.wanted import Read, States, Wanted, everything
+from onecurve.checkpoint.safetensors_format import DTYPES
+from onecurve.checkpoint.store import Store, StoredFile, step_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
-from onecurve.device.piece import Box, Piece
+from onecurve.device.local_tensor import Box, LocalTensor
 
 
 class Checkpoint:
@@ -41,21 +41,21 @@ class Checkpoint:
         self._store, self.name = store, name
         self.where = f"{store.where}/{name}"
         content = store.read(name, ROOT, LARGEST_ROOT)
-        version = unseal(dict[str, Any], content, f"{self.where}/{ROOT}").get("version")
+        version = load_hashed(dict[str, Any], content, f"{self.where}/{ROOT}").get("version")
         if version != VERSION:
             raise OnecurveError(
                 f"{self.where}: written in version {version!r} of the format, this onecurve reads {VERSION}; use the "
                 "onecurve that wrote it, or another --out"
             )
-        self.root = unseal(Root, content, f"{self.where}/{ROOT}")
+        self.root = load_hashed(Root, content, f"{self.where}/{ROOT}")
         if not name.endswith(self.root.token) or step_of(name) != self.root.standing.step:
-            raise DamagedError(f"{self.where}: its root manifest is that of another checkpoint")
+            raise CorruptedError(f"{self.where}: its root manifest is that of another checkpoint")
 
-    def load(self, pieces: Sequence[Piece], mesh: Mesh, rank: int) -> States:
+    def load(self, local_tensors: Sequence[LocalTensor], mesh: Mesh, rank: int) -> States:
         """Fill the pieces; returns what the optimizer kept of them. `mesh`, `rank`: where this rank is now."""
-        wanted = Wanted(pieces)
+        wanted = ReadPlan(local_tensors)
         looked_at = set()
-        for number in search_order(self.root.plan.mesh, mesh, rank):
+        for number in manifest_search_order(self.root.plan.mesh, mesh, rank):
             if wanted.found:
                 break
             looked_at.add(number)
@@ -73,44 +73,44 @@ class Checkpoint:
 
     def manifest(self, rank: int) -> Manifest:
         where = f"{self.where}/{manifest_file(rank)}"
-        found = unseal(Manifest, self._store.read(self.name, manifest_file(rank), LARGEST_MANIFEST), where)
+        found = load_hashed(Manifest, self._store.read(self.name, manifest_file(rank), LARGEST_MANIFEST), where)
         if found.token != self.root.token or found.rank != rank:
-            raise DamagedError(f"{where}: belongs to another checkpoint or rank")
+            raise CorruptedError(f"{where}: belongs to another checkpoint or rank")
         return found
 
-    def tensors(self) -> dict[str, list[tuple[Manifest, Stored]]]:
+    def tensors(self) -> dict[str, list[tuple[Manifest, StoredTensor]]]:
         """Everything in it by name, for who wants whole tensors one after the other. Grows with what was saved."""
-        found: dict[str, list[tuple[Manifest, Stored]]] = {}
+        found: dict[str, list[tuple[Manifest, StoredTensor]]] = {}
         for rank in range(self.root.ranks):
             manifest = self.manifest(rank)
             for key, stored in manifest.tensors.items():
                 found.setdefault(key, []).append((manifest, stored))
         return found
 
-    def whole(self, key: str, stored: Sequence[tuple[Manifest, Stored]]) -> Tensor:
+    def whole(self, key: str, stored: Sequence[tuple[Manifest, StoredTensor]]) -> Tensor:
         """One tensor, put together from what the ranks wrote of it."""
         shape, dtype = stored[0][1].shape, DTYPES[stored[0][1].dtype]
         elements = sum(chunk.elements for _, each in stored for chunk in each.chunks)
         if elements != math.prod(shape):  # before memory is taken for it
-            raise DamagedError(f"{self.where}: {key} is not all there")
+            raise CorruptedError(f"{self.where}: {key} is not all there")
         tensor = torch.empty(shape, dtype=dtype)
         box = Box(everything(shape), everything(shape))
         for manifest, each in stored:
             with closing(self._data(manifest)) as data:
                 for region in regions(each, [box]):
-                    read = Read(each, each.chunks[region.chunk], [(tensor, region)])
+                    read = ChunkRead(each, each.chunks[region.chunk], [(tensor, region)])
                     read.fill(data, f"{self.where}/{data_file(manifest.rank)}")
         return tensor
 
-    def _data(self, manifest: Manifest) -> Data:
+    def _data(self, manifest: Manifest) -> StoredFile:
         """The data file, its length and header verified."""
         where = f"{self.where}/{data_file(manifest.rank)}"
         data = self._store.open(self.name, data_file(manifest.rank))
         try:
             if data.size != manifest.size:
-                raise DamagedError(f"{where}: {data.size} bytes long, {manifest.size} were written")
+                raise CorruptedError(f"{where}: {data.size} bytes long, {manifest.size} were written")
             if digest(data.read(0, manifest.header)) != manifest.header_hash:
-                raise DamagedError(f"{where}: damaged, its header's hash is not what was written")
+                raise CorruptedError(f"{where}: damaged, its header's hash is not what was written")
         except BaseException:
             data.close()
             raise

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from onecurve.checkpoint.chunk import ELEMENTS
-from onecurve.checkpoint.format import DTYPES
-from onecurve.checkpoint.seal import DamagedError
+from onecurve.checkpoint.hashed_json import CorruptedError
+from onecurve.checkpoint.safetensors_format import DTYPES
 from onecurve.describe.plan import Plan
 
 VERSION = 1
@@ -85,7 +85,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """What one rank wrote of one tensor."""
 
     dtype: str
@@ -109,7 +109,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Number:
+class ScalarState:
     """A value too small to be a chunk: a number of the optimizer's, or a tensor of one element."""
 
     kind: str
@@ -128,8 +128,8 @@ class Manifest:
     header: int = 0
     """Bytes before the data file's first element."""
     header_hash: str = ""
-    tensors: dict[str, Stored] = field(default_factory=dict)
-    numbers: dict[str, dict[str, Number]] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    numbers: dict[str, dict[str, ScalarState]] = field(default_factory=dict)
     """By parameter: what its optimizer keeps of it besides tensors."""
 
     def __post_init__(self) -> None:
@@ -142,4 +142,4 @@ class Manifest:
 
 def _demand(holds: Any, what: str) -> None:
     if not holds:
-        raise DamagedError(what)
+        raise CorruptedError(what)

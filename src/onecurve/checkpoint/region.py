@@ -8,8 +8,8 @@ import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorProperties, TensorStorageMetadata
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
-from onecurve.checkpoint.manifest import Stored
-from onecurve.device.piece import Box, Slices
+from onecurve.checkpoint.manifest import StoredTensor
+from onecurve.device.local_tensor import Box, Slices
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Region:
         return math.prod(side.stop - side.start for side in self.local)
 
 
-def regions(stored: Stored, boxes: Sequence[Box]) -> list[Region]:
+def regions(stored: StoredTensor, boxes: Sequence[Box]) -> list[Region]:
     saved = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in stored.chunks]
     held = [box for box in boxes if box.elements]
     wanted = [

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from onecurve.checkpoint.hashed_json import CorruptedError, dump_hashed, load_hashed
 from onecurve.checkpoint.manifest import (
     LARGEST_MANIFEST,
     LARGEST_ROOT,
@@ -26,19 +27,18 @@ from onecurve.checkpoint.manifest import (
     manifest_file,
 )
 from onecurve.checkpoint.retention import Retention
-from onecurve.checkpoint.seal import DamagedError, seal, unseal
-from onecurve.checkpoint.snapshot import Kept, Snapshot
+from onecurve.checkpoint.snapshot import OptimizerState, Snapshot
 from onecurve.checkpoint.store import Store, name_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import seconds_text
+from onecurve.device.collectives import Group, broadcast_first_text
 from onecurve.device.device import Device
-from onecurve.device.exchange import Group, first_text
-from onecurve.device.piece import Piece
+from onecurve.device.local_tensor import LocalTensor
 
 
 @dataclass(frozen=True)
-class News:
+class SaveEvent:
     """How a save ended."""
 
     event: Literal["saved", "warning"]
@@ -63,7 +63,7 @@ class Saver:
         self._store, self._group, self._device = store, group, device
         self._plan, self._job, self._retention = plan, job, retention
         self._rank, self._ranks = (group.rank(), group.size()) if group else (0, 1)
-        self._life = first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
+        self._life = broadcast_first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
         self._count = 0
         self._snapshot: Snapshot | None = None
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
@@ -71,21 +71,21 @@ class Saver:
         self._idle.set()
         # Kept waiting rather than started by each save: a thread that starts takes the interpreter from who started it.
         threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
-        self._news: deque[News] = deque()
+        self._events: deque[SaveEvent] = deque()
         self.saved_step = -1
         """Of the newest that exists; the same on all ranks once they have waited."""
         self.damaged: Collection[str] = ()
         """Checkpoints that were found so; they go when a new one exists."""
 
-    def save(self, pieces: Sequence[Piece], kept: Kept, standing: Standing) -> None:
+    def save(self, local_tensors: Sequence[LocalTensor], kept: OptimizerState, standing: Standing) -> None:
         """Returns when the copy is made. One save at a time: waits for the one before. What goes wrong is told by
         `news`, here too: the other ranks have to know of it."""
         self.wait()
         failure = ""
         try:
-            if self._snapshot is None or not self._snapshot.is_of(pieces, kept):
+            if self._snapshot is None or not self._snapshot.is_of(local_tensors, kept):
                 self._snapshot = None  # its memory goes first
-                self._snapshot = Snapshot(pieces, kept, self._device)
+                self._snapshot = Snapshot(local_tensors, kept, self._device)
             self._snapshot.take(kept)
         except Exception as error:
             failure = _text(error) or type(error).__name__
@@ -102,11 +102,11 @@ class Saver:
         """No save will come any more."""
         self._work.put(None)
 
-    def news(self) -> list[News]:
+    def take_events(self) -> list[SaveEvent]:
         """How saves ended since this was last asked."""
         told = []
-        while self._news:
-            told.append(self._news.popleft())
+        while self._events:
+            told.append(self._events.popleft())
         return told
 
     def _run(self) -> None:
@@ -114,7 +114,9 @@ class Saver:
             try:
                 self._finish(work.root, work.snapshot, work.failure)
             except Exception as error:  # of the exchange: another rank is gone
-                self._news.append(News("warning", f"step {work.root.standing.step} was not saved: {_text(error)}"))
+                self._events.append(
+                    SaveEvent("warning", f"step {work.root.standing.step} was not saved: {_text(error)}")
+                )
             finally:
                 del work  # a snapshot that is no longer needed must not be kept until the next save
                 self._idle.set()
@@ -122,7 +124,7 @@ class Saver:
     def _finish(self, root: Root, snapshot: Snapshot | None, failure: str) -> None:
         begin = time.perf_counter()
         name = name_of(root.standing.step, root.token)
-        failure = first_text(self._group, failure) or self._by_first(partial(self._store.begin, name))
+        failure = broadcast_first_text(self._group, failure) or self._by_first(partial(self._store.begin, name))
         if not failure:
             assert snapshot is not None
             failure = self._together(partial(self._write, name, root.token, snapshot))
@@ -130,19 +132,19 @@ class Saver:
             failure = self._by_first(partial(self._commit, name, root))
         if failure:
             self._by_first(lambda: self._store.abandon(name))
-            self._news.append(
-                News("warning", f"step {root.standing.step} was not saved: {failure}; earlier checkpoints stay")
+            self._events.append(
+                SaveEvent("warning", f"step {root.standing.step} was not saved: {failure}; earlier checkpoints stay")
             )
             return
         taken = seconds_text(time.perf_counter() - begin)
-        self._news.append(News("saved", f"step {root.standing.step}, in {taken} beside the training"))
+        self._events.append(SaveEvent("saved", f"step {root.standing.step}, in {taken} beside the training"))
         self.saved_step = root.standing.step
         failure = self._tidy(name, root)
         if failure:
-            self._news.append(News("warning", f"old checkpoints could not be removed: {failure}"))
+            self._events.append(SaveEvent("warning", f"old checkpoints could not be removed: {failure}"))
 
     def _commit(self, name: str, root: Root) -> None:
-        sealed = seal(root)
+        sealed = dump_hashed(root)
         if len(sealed) > LARGEST_ROOT:
             raise OnecurveError(f"a root manifest of {len(sealed)} bytes, more than a reader takes")
         self._store.commit(name, sealed)
@@ -151,7 +153,7 @@ class Saver:
         manifest, parts = snapshot.file(token, self._rank)
         if manifest.size:
             self._store.write(name, data_file(self._rank), parts)
-        sealed = seal(manifest)
+        sealed = dump_hashed(manifest)
         if len(sealed) > LARGEST_MANIFEST:  # no reader would take it
             raise OnecurveError(f"a manifest of {len(sealed)} bytes; split the model over more ranks")
         self._store.write(name, manifest_file(self._rank), [sealed])
@@ -167,7 +169,9 @@ class Saver:
                 self._store.retire(name)
 
         failure = self._by_first(retire)
-        for name, ranks in json.loads(first_text(self._group, json.dumps(retired) if self._rank == 0 else "")):
+        for name, ranks in json.loads(
+            broadcast_first_text(self._group, json.dumps(retired) if self._rank == 0 else "")
+        ):
             own = range(self._rank, ranks, self._ranks)
             files = [file for rank in own for file in (data_file(rank), manifest_file(rank))]
             failure = self._together(partial(self._store.erase, name, files)) or failure
@@ -175,8 +179,8 @@ class Saver:
 
     def _ranks_of(self, name: str) -> int:
         try:
-            return unseal(Root, self._store.read(name, ROOT, LARGEST_ROOT), name).ranks
-        except (DamagedError, OSError):
+            return load_hashed(Root, self._store.read(name, ROOT, LARGEST_ROOT), name).ranks
+        except (CorruptedError, OSError):
             return 0  # what is left of it goes with the folder
 
     def _by_first(self, act: Callable[[], None]) -> str:
@@ -191,7 +195,7 @@ class Saver:
             failure = f"{error.filename or self._store.where}: {error.strerror or error}"
         except Exception as error:  # this thread has nobody above it
             failure = _text(error)
-        return first_text(self._group, failure)
+        return broadcast_first_text(self._group, failure)
 
 
 def _text(error: Exception) -> str:

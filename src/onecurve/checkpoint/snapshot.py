@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from onecurve.checkpoint.chunk import cut, own_chunks
-from onecurve.checkpoint.format import NAMES, header, raw
-from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, Number, Stored
-from onecurve.checkpoint.seal import digest
+from onecurve.checkpoint.hashed_json import digest
+from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, ScalarState, StoredTensor
+from onecurve.checkpoint.safetensors_format import NAMES, header, raw
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
-from onecurve.device.piece import Piece, Value
+from onecurve.device.local_tensor import LocalTensor, Value
 
-Kept = Mapping[str, Mapping[str, Value | None]]
+OptimizerState = Mapping[str, Mapping[str, Value | None]]
 """By parameter: what its optimizer keeps of it."""
 
 _LINE = 64
@@ -23,7 +23,7 @@ _BLOCK = 1 << 28
 
 
 @dataclass(frozen=True)
-class Portion:
+class SnapshotChunk:
     """One chunk of one tensor, before it has a place in a file."""
 
     key: str
@@ -35,24 +35,24 @@ class Portion:
 class Snapshot:
     """Made once and taken again and again, as long as it is asked for the same tensors."""
 
-    def __init__(self, pieces: Sequence[Piece], kept: Kept, device: Device) -> None:
-        _refuse_unsaveable(pieces, kept)
-        self._of = _marks(pieces, kept)
-        self._parts = list(_parts(pieces, kept))
+    def __init__(self, local_tensors: Sequence[LocalTensor], kept: OptimizerState, device: Device) -> None:
+        _refuse_unsaveable(local_tensors, kept)
+        self._of = _marks(local_tensors, kept)
+        self._parts = list(_parts(local_tensors, kept))
         self._writes = {part.key.partition("/")[2] for part in self._parts if part.key.startswith(MODEL)}
         self._device = device
         self._copies = list(_places([part.source for part in self._parts], device))
-        self._numbers = Numbers({})
+        self._numbers = ScalarStates({})
 
-    def is_of(self, pieces: Sequence[Piece], kept: Kept) -> bool:
+    def is_of(self, local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> bool:
         """Not only by identity: an optimizer may put other memory into a tensor."""
-        return _marks(pieces, kept) == self._of
+        return _marks(local_tensors, kept) == self._of
 
-    def take(self, kept: Kept) -> None:
+    def take(self, kept: OptimizerState) -> None:
         with torch.no_grad():
             if self._parts:
                 torch._foreach_copy_(self._copies, [part.source for part in self._parts], non_blocking=True)
-            self._numbers = Numbers({name: kept[name] for name in kept if name in self._writes})
+            self._numbers = ScalarStates({name: kept[name] for name in kept if name in self._writes})
         self._device.wait()
 
     def file(self, token: str, rank: int) -> tuple[Manifest, Iterator[bytes | memoryview]]:
@@ -69,7 +69,8 @@ class Snapshot:
             chunks.setdefault(part.key, []).append(chunk)
             begin += part.source.nbytes
         tensors = {
-            part.key: Stored(NAMES[part.source.dtype], part.shape, tuple(chunks[part.key])) for part in self._parts
+            part.key: StoredTensor(NAMES[part.source.dtype], part.shape, tuple(chunks[part.key]))
+            for part in self._parts
         }
         manifest = Manifest(token, rank, begin, len(first), digest(first), tensors, self._numbers.nouns())
         return manifest, itertools.chain([first], contents)
@@ -96,9 +97,9 @@ def _places(tensors: Sequence[Tensor], device: Device) -> Iterator[Tensor]:
             begin += sizes[number]
 
 
-def _refuse_unsaveable(pieces: Sequence[Piece], kept: Kept) -> None:
-    whole = {piece.name for piece in pieces if piece.local.shape == piece.shape}
-    shapes = {piece.name: piece.local.shape for piece in pieces}
+def _refuse_unsaveable(local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> None:
+    whole = {local_tensor.name for local_tensor in local_tensors if local_tensor.local.shape == local_tensor.shape}
+    shapes = {local_tensor.name: local_tensor.local.shape for local_tensor in local_tensors}
     for name, state in kept.items():
         for key, value in state.items():
             what = f"optimizer: its state {key!r} of {name}"
@@ -113,43 +114,47 @@ def _refuse_unsaveable(pieces: Sequence[Piece], kept: Kept) -> None:
                 raise OnecurveError(f"{what} has a shape of its own, on ranks that hold a part of the parameter")
 
 
-def _label(part: Portion) -> str:
+def _label(part: SnapshotChunk) -> str:
     return f"{part.key}@{','.join(map(str, part.offsets))}"
 
 
-def _marks(pieces: Sequence[Piece], kept: Kept) -> list[tuple[int, int]]:
+def _marks(local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> list[tuple[int, int]]:
     """Two snapshots with the same are of the same elements."""
     states = (value for state in kept.values() for value in state.values() if isinstance(value, Tensor) and value.dim())
-    tensors = [*(piece.local for piece in pieces if piece.boxes), *states]
+    tensors = [*(local_tensor.local for local_tensor in local_tensors if local_tensor.boxes), *states]
     return [(id(tensor), tensor.data_ptr()) for tensor in tensors]
 
 
-def _parts(pieces: Sequence[Piece], kept: Kept) -> Iterator[Portion]:
-    for piece in pieces:
-        chunks = list(own_chunks(piece))
-        states = {key: value for key, value in kept.get(piece.name, {}).items() if isinstance(value, Tensor)}
-        alike = {key: value for key, value in states.items() if value.shape == piece.local.shape and value.dim()}
+def _parts(local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> Iterator[SnapshotChunk]:
+    for local_tensor in local_tensors:
+        chunks = list(own_chunks(local_tensor))
+        states = {key: value for key, value in kept.get(local_tensor.name, {}).items() if isinstance(value, Tensor)}
+        alike = {key: value for key, value in states.items() if value.shape == local_tensor.local.shape and value.dim()}
         for whole, local in chunks:
             offsets = tuple(side.start for side in whole)
-            yield Portion(f"{MODEL}{piece.name}", piece.shape, offsets, piece.local.detach()[local])
+            yield SnapshotChunk(
+                f"{MODEL}{local_tensor.name}", local_tensor.shape, offsets, local_tensor.local.detach()[local]
+            )
             for key, value in alike.items():
-                yield Portion(f"{OPTIMIZER}{piece.name}/{key}", piece.shape, offsets, value.detach()[local])
+                yield SnapshotChunk(
+                    f"{OPTIMIZER}{local_tensor.name}/{key}", local_tensor.shape, offsets, value.detach()[local]
+                )
         if chunks and not any(side.start for side in chunks[0][0]):  # whoever writes the first chunk
             for key, value in states.items():
                 if key not in alike and value.dim():  # of a shape of its own: never where parameters are cut
-                    yield from _whole(f"{OPTIMIZER}{piece.name}/{key}", value)
+                    yield from _whole(f"{OPTIMIZER}{local_tensor.name}/{key}", value)
 
 
-def _whole(key: str, tensor: Tensor) -> Iterator[Portion]:
+def _whole(key: str, tensor: Tensor) -> Iterator[SnapshotChunk]:
     for offsets, sizes in cut(tensor.shape):
         slices = tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))
-        yield Portion(key, tuple(tensor.shape), offsets, tensor.detach()[slices])
+        yield SnapshotChunk(key, tuple(tensor.shape), offsets, tensor.detach()[slices])
 
 
-class Numbers:
+class ScalarStates:
     """What of an optimizer's state is too small for a chunk. Tensors of one element are copied together."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: OptimizerState) -> None:
         self._plain = [
             (name, key, value)
             for name, state in kept.items()
@@ -166,12 +171,12 @@ class Numbers:
             for (dtype, _), each in single.items()
         ]
 
-    def nouns(self) -> dict[str, dict[str, Number]]:
-        found: dict[str, dict[str, Number]] = {}
+    def nouns(self) -> dict[str, dict[str, ScalarState]]:
+        found: dict[str, dict[str, ScalarState]] = {}
         for name, key, value in self._plain:
             kind = next(each for each in (bool, int, float) if isinstance(value, each))  # also of numpy's
-            found.setdefault(name, {})[key] = Number(kind.__name__, repr(kind(value)))
+            found.setdefault(name, {})[key] = ScalarState(kind.__name__, repr(kind(value)))
         for dtype, places, values in self._single:
             for (name, key), value in zip(places, values.tolist(), strict=True):
-                found.setdefault(name, {})[key] = Number(dtype, repr(value))
+                found.setdefault(name, {})[key] = ScalarState(dtype, repr(value))
         return found

@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from onecurve.checkpoint.seal import DamagedError
-
-Bytes = bytes | memoryview
+from onecurve.checkpoint.hashed_json import CorruptedError
+from onecurve.device.files import Bytes
 
 _NAME = re.compile(r"step-(\d{8,18})-([0-9a-f]{16})")
 
 
-class Data(Protocol):
+class StoredFile(Protocol):
     """A large file, to be read from any place."""
 
     @property
@@ -48,7 +47,7 @@ class Store(Protocol):
     def read(self, name: str, file: str, limit: int) -> bytes:
         """A small file whole."""
 
-    def open(self, name: str, file: str) -> Data: ...
+    def open(self, name: str, file: str) -> StoredFile: ...
 
     def retire(self, name: str) -> None:
         """The checkpoint no longer exists. By one rank, before its files are erased."""
@@ -68,7 +67,7 @@ def name_of(step: int, token: str) -> str:
 def step_of(name: str) -> int:
     match = _NAME.fullmatch(name)
     if match is None:
-        raise DamagedError(f"{name[:80]!r}: not the name of a checkpoint")
+        raise CorruptedError(f"{name[:80]!r}: not the name of a checkpoint")
     return int(match[1])
 
 

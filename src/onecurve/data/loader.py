@@ -19,9 +19,9 @@ from onecurve.data.order import Order, Sample, Samples, round_bounds
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
-from onecurve.device.cores import leave_cores
-from onecurve.device.randomness import preserved, seed_all
-from onecurve.job.batch import Micro, as_micro
+from onecurve.device.cores import unpin_cores
+from onecurve.device.rng import preserve_rng_state, seed_all
+from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
 
 _DIE_WITH_PARENT = 1  # Linux: PR_SET_PDEATHSIG
@@ -34,7 +34,7 @@ class Batch:
     """One rank's share of one step: a micro-batch per round."""
 
     step: int
-    rounds: list[Micro]
+    rounds: list[MicroBatch]
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,16 @@ class Reader:
     seed: int
     collate: Collate | None = None
 
-    def batch(self, samples: Iterable[Sample]) -> Micro:
+    def batch(self, samples: Iterable[Sample]) -> MicroBatch:
         """Read and collate in this process, leaving its generators alone."""
-        with preserved():
+        with preserve_rng_state():
             return self._collate([self._read(sample) for sample in samples])
 
-    def open(self, wanted: Iterable[Iterable[Sample]], workers: int) -> "Batches":
+    def open(self, wanted: Iterable[Iterable[Sample]], workers: int) -> "MicroBatches":
         """One micro-batch per group of samples, read ahead by `workers` processes."""
-        return Batches(self, wanted, workers)
+        return MicroBatches(self, wanted, workers)
 
-    def __getitems__(self, samples: Iterable[Sample]) -> Micro | LoadFailure:
+    def __getitems__(self, samples: Iterable[Sample]) -> MicroBatch | LoadFailure:
         """What a loader process calls: a whole micro-batch at once."""
         try:
             return self._collate([self._read(sample) for sample in samples])
@@ -75,7 +75,7 @@ class Reader:
         except Exception as error:
             raise UserCodeError(f"data: dataset[{sample.offset}] raised {type(error).__name__}: {error}") from error
 
-    def _collate(self, samples: list[Any]) -> Micro:
+    def _collate(self, samples: list[Any]) -> MicroBatch:
         collate = self.collate or default_collate
         try:
             collated = collate(samples)
@@ -84,10 +84,10 @@ class Reader:
             raise UserCodeError(
                 f"data: collating {len(samples)} samples raised {type(error).__name__}: {error}{mend}"
             ) from error
-        return as_micro(collated, len(samples))
+        return as_micro_batch(collated, len(samples))
 
 
-class Batches:
+class MicroBatches:
     """Micro-batches of a reader, in processes that are started at once and kept.
 
     A process that runs threads must not fork: a lock that another thread holds at that moment stays locked in the child
@@ -116,29 +116,30 @@ class Batches:
         """What was read ahead is dropped: what is wanted has changed."""
         self._first = None
 
-    def __iter__(self) -> Iterator[Micro]:
+    def __iter__(self) -> Iterator[MicroBatch]:
         if self._loader is None:
             return map(self._reader.batch, self._wanted)
         batches, self._first = self._first, None
         return map(_checked, iter(self._loader) if batches is None else batches)
 
 
-class Training:
+class TrainingBatches:
     """This rank's batches step by step, from any step on; the processes that read them stay the same."""
 
     def __init__(self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int) -> None:
         self._wanted = _Shares(order, plan, data_rank, steps)
-        self._micros = reader.open(self._wanted, workers)
+        self._micro_batches = reader.open(self._wanted, workers)
 
     def start(self, step: int, position: int) -> None:
         """Begin with this step, at this position of the order."""
         self._wanted.step, self._wanted.position = step, position
-        self._micros.rewind()
+        self._micro_batches.rewind()
 
     def __iter__(self) -> Iterator[Batch]:
-        wanted, micros = self._wanted, iter(self._micros)
+        wanted, micro_batches = self._wanted, iter(self._micro_batches)
         return (
-            Batch(step, [next(micros) for _ in range(wanted.plan.rounds)]) for step in range(wanted.step, wanted.steps)
+            Batch(step, [next(micro_batches) for _ in range(wanted.plan.rounds)])
+            for step in range(wanted.step, wanted.steps)
         )
 
 
@@ -168,7 +169,7 @@ def share_bounds(plan: Plan, data_rank: int, position: int, number: int) -> tupl
     return begin + first, begin + last
 
 
-class Evaluation:
+class EvaluationBatches:
     """Every sample once over all ranks, as many batches on each rank; where a rank has no sample left it gets a filler,
     so that it can join the others' collectives. Can be gone through again and again."""
 
@@ -176,9 +177,9 @@ class Evaluation:
         self._bounds = _Bounds(len(reader.dataset), plan.round_size, plan.share(data_rank))
         self._batches = reader.open(self._bounds, workers)
 
-    def __iter__(self) -> Iterator[Micro]:
+    def __iter__(self) -> Iterator[MicroBatch]:
         for (begin, end), micro in zip(self._bounds.pairs(), self._batches, strict=True):
-            yield micro if begin < end else Micro(micro.inputs, micro.target, samples=0)
+            yield micro if begin < end else MicroBatch(micro.inputs, micro.target, samples=0)
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,7 @@ class _Bounds:
             yield [Sample(0, 0, index) for index in range(begin, end)] or [Sample(0, 0, 0)]
 
 
-def _checked(micro: Micro | LoadFailure) -> Micro:
+def _checked(micro: MicroBatch | LoadFailure) -> MicroBatch:
     if isinstance(micro, LoadFailure):
         raise UserCodeError(micro.text)
     return micro
@@ -218,4 +219,4 @@ def _become_worker(rank: int, _: int) -> None:
     if os.getppid() != rank:  # it died before it could be said
         os._exit(1)
     torch.set_num_threads(1)
-    leave_cores()
+    unpin_cores()

@@ -18,3 +18,8 @@ def between(points: Sequence[tuple[float, float]], place: float) -> float:
         if place <= right:
             return low + (high - low) * (place - left) / (right - left)
     return points[-1][1]
+
+
+def ceil_log2(count: int) -> int:
+    """Depth of a binary tree over `count` members: the number of messages that follow each other along it."""
+    return (count - 1).bit_length()

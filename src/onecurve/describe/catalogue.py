@@ -5,7 +5,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from onecurve.describe.cluster import DeviceSpec, Hosts, Link
+from onecurve.describe.cluster import DeviceSpec, HostGroup, Link
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 
@@ -13,15 +13,21 @@ _INSIDE, _BETWEEN = 3e-6, 8e-6
 """Seconds before the first byte: NVLink-class links, and a network with remote memory access."""
 
 
-def hosts_of(name: str, count: int, devices: int | None = None) -> Hosts:
+def hosts_of(name: str, count: int, devices: int | None = None) -> HostGroup:
     """So many hosts of a device in the catalogue; of those that a short name begins, the one with the most memory."""
     entry = _entry(name)
     full, known = entry
     spec = DeviceSpec(
-        full, "cuda", known["memory"], known["bandwidth"], known["flops"], known["matrix"], known["attention"]
+        full,
+        "cuda",
+        known["memory"],
+        known["memory_bandwidth"],
+        known["flops"],
+        known["matmul_efficiency"],
+        known["attention_efficiency"],
     )
-    inside, network = Link(_INSIDE, known["link"]), Link(_BETWEEN, known["network"])
-    return Hosts(spec, count, devices or known["per_host"], 0, inside, network)
+    inside, network = Link(_INSIDE, known["intra_host_bandwidth"]), Link(_BETWEEN, known["inter_host_bandwidth"])
+    return HostGroup(spec, count, devices or known["devices_per_host"], 0, inside, network)
 
 
 def _entry(name: str) -> tuple[str, dict[str, Any]]:

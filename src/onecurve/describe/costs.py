@@ -11,10 +11,10 @@ from onecurve.describe.profile import Profile
 class Trace:
     """The model computed in one precision."""
 
-    few: Profile
-    many: Profile
+    small: Profile
+    large: Profile
     """The same of twice as many samples."""
-    halved: Mapping[bool, Profile] = field(default_factory=dict)
+    tensor2: Mapping[bool, Profile] = field(default_factory=dict)
     """Of as many samples, what one of two tensor ranks does; by whether the sequence is cut between them too."""
 
 
@@ -23,7 +23,7 @@ Weight = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Row:
+class BlockChain:
     """The blocks in the order in which they run: what pipeline stages can be made of."""
 
     blocks: tuple[Weight, ...] = ()
@@ -52,17 +52,17 @@ class Costs:
     traces: Mapping[Precision, Trace]
     global_batch: int
     steps: int
-    row: Row = field(default_factory=Row)
-    tensor: tuple[int, ...] = ()
+    block_chain: BlockChain = field(default_factory=BlockChain)
+    tensor_degrees: tuple[int, ...] = ()
     """Over how many tensor ranks it can be cut, beside 1."""
     layouts: Mapping[str, str] = field(default_factory=dict)
     """How."""
-    reading: float = 0.0
+    read_seconds_per_sample: float = 0.0
     """Seconds that a sample takes to be read; 0 where that is not known."""
-    whole_rounds: bool = False
+    single_round: bool = False
     """Whether the numbers depend on how many rounds a step has, as batch norm's do: then it has one."""
-    whole_parameters: bool = False
+    needs_full_parameters: bool = False
     """Whether the optimizer may need whole parameters: then nothing is cut or sharded."""
     timings: tuple[Timing, ...] = ()
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Why it cannot be split along an axis."""

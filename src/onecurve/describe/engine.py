@@ -11,21 +11,21 @@ class Engine:
     """How fast it is beside the others, all else being said. The only number that belongs to one software."""
     gradient_bytes: float = 4
     """Per element, when gradients are summed over copies."""
-    gathered_bytes: float = 4
+    all_gather_bytes: float = 4
     """Per element, when sharded parameters are gathered."""
     overlaps: bool = True
     """Whether gradients are summed while backward goes on."""
-    optimizer_bytes: float = 28
+    update_bytes: float = 28
     """Moved per element by the update: Adam in fp32 reads weight, gradient and two moments, and writes three."""
     weight_bytes: float = 4
     """Kept per element: weights,"""
-    kept_gradient_bytes: float = 4
+    stored_gradient_bytes: float = 4
     """gradients,"""
-    state_bytes: float = 8
+    optimizer_state_bytes: float = 8
     """and what the optimizer keeps."""
-    shares_state: bool = False
+    shards_optimizer_state: bool = False
     """Whether copies along `replicate` share the optimizer's state between them (ZeRO 1)."""
-    wraps: bool = True
+    keeps_gathered_copy: bool = True
     """Whether gathered parameters lie beside the shards, as fully_shard keeps them."""
-    repeats_attention: bool = False
+    recomputes_attention: bool = False
     """Whether selective recomputation computes attention again, or keeps it with the products."""

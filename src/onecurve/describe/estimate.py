@@ -14,7 +14,7 @@ class Estimate:
     """Bytes of the fullest rank, by component."""
     available: float
     """Bytes that a rank may take."""
-    utilisation: float
+    utilization: float
     """The model's own products, over what the devices could compute in that time."""
     steps: int
     error: float

@@ -30,8 +30,8 @@ class Layout:
     def runs(self, length: int, place: int, degree: int) -> list[tuple[int, int]]:
         """The stretches [begin, end) of the dimension that rank `place` of `degree` holds, in its order."""
         part = length // self.parts
-        piece = part // degree
-        return [(n * part + place * piece, n * part + (place + 1) * piece) for n in range(self.parts)]
+        local_tensor = part // degree
+        return [(n * part + place * local_tensor, n * part + (place + 1) * local_tensor) for n in range(self.parts)]
 
     def divides(self, shape: tuple[int, ...], degree: int) -> bool:
         return self.dim < len(shape) and shape[self.dim] % (self.parts * degree) == 0

@@ -73,7 +73,7 @@ class Plan:
         if self.threads < 0:
             raise OnecurveError(f"plan: threads = {self.threads}, 0 (an equal part of the cores) or more is needed")
 
-    def but(self, **changes: Any) -> "Plan":
+    def replace_unchecked(self, **changes: Any) -> "Plan":
         """With these changes, not validated: a search makes a hundred thousand of them, and replace() takes ten times
         as long."""
         made = object.__new__(Plan)

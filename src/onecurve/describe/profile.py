@@ -26,11 +26,11 @@ class Load:
 
     flops: Mapping[FlopKind, int] = field(default_factory=dict)
     """Two for each product that is added up; attention is counted in full, also where a mask leaves out half."""
-    moved: int = 0
+    bytes_moved: int = 0
     """Bytes that operations read and write."""
     operations: int = 0
     """How many there are: each takes the host some time to start."""
-    products: int = 0
+    matmuls: int = 0
     """How many of them have FLOPs."""
 
 
@@ -48,24 +48,24 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleProfile:
     """One module of the model, or, where `names` is empty, all that the model does outside its blocks."""
 
     names: tuple[str, ...]
     """Blocks that are alike, each of which costs this."""
     parameters: int
     """Elements, ties once."""
-    trained: int
+    trainable: int
     parameter_bytes: int
-    trained_bytes: int
+    trainable_bytes: int
     work: Work
-    kept: int
+    activation_bytes: int
     """Bytes of activations kept for backward, what it is given among them."""
-    given: int
+    input_bytes: int
     """Bytes of the activation it is given: what a block keeps that recomputes all else."""
-    dear: int = 0
+    matmul_output_bytes: int = 0
     """Bytes that its products give: what a block keeps beside that which recomputes all but them."""
-    tensors: int = 0
+    tensor_count: int = 0
     """How many its parameters are."""
 
     @property
@@ -78,9 +78,9 @@ class Profile:
     """What a micro-batch of so many samples costs on one device."""
 
     samples: int
-    blocks: tuple[Module, ...]
-    outside: Module
-    shared: int
+    blocks: tuple[ModuleProfile, ...]
+    outside: ModuleProfile
+    shared_activation_bytes: int
     """Bytes of activations that several blocks keep together, such as tables of positions."""
     optimizer_tensors: int
     """Of the size of the trained parameters; 0 where that is not known."""
@@ -88,7 +88,7 @@ class Profile:
     """Which of the blocks each one is like, as they follow each other; empty where that is not known."""
 
     @property
-    def modules(self) -> tuple[Module, ...]:
+    def modules(self) -> tuple[ModuleProfile, ...]:
         return (*self.blocks, self.outside)
 
     @property
@@ -97,11 +97,11 @@ class Profile:
 
     @property
     def optimizer_bytes(self) -> int:
-        return self.optimizer_tensors * sum(each.trained_bytes * each.count for each in self.modules)
+        return self.optimizer_tensors * sum(each.trainable_bytes * each.count for each in self.modules)
 
     @property
-    def kept(self) -> int:
-        return self.shared + sum(each.kept * each.count for each in self.modules)
+    def activation_bytes(self) -> int:
+        return self.shared_activation_bytes + sum(each.activation_bytes * each.count for each in self.modules)
 
     @property
     def flops(self) -> int:

@@ -18,7 +18,7 @@ def cores_of(rank: int, ranks: int, threads: int, nodes: list[list[int]]) -> lis
     return cores[rank * each : (rank + 1) * each] if each * ranks <= len(cores) else []
 
 
-def settle_on_cores(rank: int, ranks: int, threads: int) -> None:
+def pin_to_cores(rank: int, ranks: int, threads: int) -> None:
     """Tie this process to its cores and let torch use as many threads, unless the user has said otherwise."""
     if "OMP_NUM_THREADS" in os.environ:
         return
@@ -28,7 +28,7 @@ def settle_on_cores(rank: int, ranks: int, threads: int) -> None:
     torch.set_num_threads(threads or max(1, len(_ALL) // ranks))
 
 
-def leave_cores() -> None:
+def unpin_cores() -> None:
     """Loader processes run wherever there is room, not on top of the rank they serve."""
     os.sched_setaffinity(0, _ALL)
 

@@ -58,7 +58,7 @@ def local_cpu() -> Device:
     return Device(torch.device("cpu"), "gloo", asynchronous=False)
 
 
-def here() -> Cluster:
+def local_cluster() -> Cluster:
     """What this host has."""
     cores = len(os.sched_getaffinity(0))
     if torch.accelerator.is_available():
@@ -71,10 +71,10 @@ def here() -> Cluster:
 
 def loader_workers(cluster: Cluster, ranks: int) -> int:
     """Processes that load data for each rank: one where cores do the computing, more where they would idle."""
-    return 1 if cluster.device == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
+    return 1 if cluster.device_kind == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Bytes of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -13,7 +13,7 @@ from onecurve.job.weighted import Weighted
 
 
 @dataclass(frozen=True)
-class Micro:
+class MicroBatch:
     inputs: Any
     target: Any
     samples: int
@@ -24,7 +24,7 @@ class Micro:
         device: torch.device,
         dtype: torch.dtype | None = None,
         layout: torch.memory_format = torch.preserve_format,
-    ) -> "Micro":
+    ) -> "MicroBatch":
         """On the device; `dtype` converts what is floating point, `layout` what has four dimensions."""
 
         def move(leaf: Any) -> Any:
@@ -33,12 +33,12 @@ class Micro:
             leaf = leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
             return leaf.contiguous(memory_format=layout) if layout is torch.channels_last and leaf.dim() == 4 else leaf
 
-        return Micro(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
+        return MicroBatch(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
 
-    def pin_memory(self) -> "Micro":
+    def pin_memory(self) -> "MicroBatch":
         """In memory that a device can copy from by itself; torch's DataLoader calls this."""
         pin = lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf  # noqa: E731
-        return Micro(pytree.tree_map(pin, self.inputs), pytree.tree_map(pin, self.target), self.samples)
+        return MicroBatch(pytree.tree_map(pin, self.inputs), pytree.tree_map(pin, self.target), self.samples)
 
     def forward(self, model: nn.Module) -> Any:
         """Call the model: a tuple or list is spread into positional arguments, a dict into keywords."""
@@ -61,15 +61,15 @@ def _description(leaf: Any) -> str:
     return f"{leaf.dtype} {list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
 
 
-def as_micro(collated: Any, samples: int) -> Micro:
+def as_micro_batch(collated: Any, samples: int) -> MicroBatch:
     if not isinstance(collated, tuple | list) or len(collated) != 2:
         what = f"{len(collated)} values" if isinstance(collated, tuple | list) else f"a {type(collated).__name__}"
         raise OnecurveError(
             f"data: a batch must be a pair (input, target), this one is {what}; return a pair from the dataset's "
             "__getitem__ (put several inputs into a tuple or dict of their own), or give Job a collate function"
         )
-    return Micro(collated[0], collated[1], samples)
+    return MicroBatch(collated[0], collated[1], samples)
 
 
-Objective = Callable[[Any, Micro], Weighted]
+Objective = Callable[[Any, MicroBatch], Weighted]
 """The model's output and the micro-batch it came from → the loss as a sum and its count."""

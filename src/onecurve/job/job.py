@@ -142,7 +142,7 @@ class Job:
         return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"": self.optimizer}
 
     @property
-    def keeps_backward(self) -> bool:
+    def manual_backward(self) -> bool:
         """Whether the job has no step that onecurve could take by itself."""
         return self.loss is no_loss or isinstance(self.optimizer, Mapping)
 

@@ -5,7 +5,7 @@ import signal
 from types import FrameType
 
 
-class Stop:
+class StopRequest:
     """Asked for by SIGINT while it is entered. Imports nothing slow: a rank makes it before torch is loaded."""
 
     def __init__(self, *, launched: bool = False) -> None:
@@ -13,7 +13,7 @@ class Stop:
         self._asked = False
         self._launcher = os.getppid() if launched else None
 
-    def __enter__(self) -> "Stop":
+    def __enter__(self) -> "StopRequest":
         self._before = signal.signal(signal.SIGINT, self._ask)
         return self
 

@@ -42,13 +42,13 @@ def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) ->
 
 
 @contextmanager
-def passed_over(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
+def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
     """Blocks, each with what it returned once, that hand on what they are given instead of computing."""
     before = {block: block.__dict__.get("forward") for block in blocks}
 
     def hand_on(returned: Any) -> Callable[..., Any]:
-        def forward(*arguments: Any, **named: Any) -> Any:
-            given = next(each for each in pytree.tree_leaves((arguments, named)) if isinstance(each, Tensor))
+        def forward(*arguments: Any, **kwargs: Any) -> Any:
+            given = next(each for each in pytree.tree_leaves((arguments, kwargs)) if isinstance(each, Tensor))
             leaves, form = pytree.tree_flatten(returned)
             place = next(number for number, each in enumerate(leaves) if isinstance(each, Tensor))
             if leaves[place].shape != given.shape:

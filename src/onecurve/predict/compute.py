@@ -18,10 +18,10 @@ def seconds(load: Load, device: DeviceSpec, precision: str, constants: Constants
     less."""
     attention = load.flops.get("attention", 0)
     total = sum(load.flops.values())
-    speed = device.speed(precision, total / load.products if load.products else 0.0)
+    speed = device.speed(precision, total / load.matmuls if load.matmuls else 0.0)
     wide = device.peak("bf16" if precision in _NARROW else precision)
     return (
-        (total - attention) / (speed * constants.matrix)
-        + attention / (wide * device.attention * constants.attention)
-        + load.moved / (device.bandwidth * constants.memory)
+        (total - attention) / (speed * constants.matmul_efficiency)
+        + attention / (wide * device.attention_efficiency * constants.attention_efficiency)
+        + load.bytes_moved / (device.memory_bandwidth * constants.memory_efficiency)
     )

@@ -9,9 +9,9 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Module, Profile
+from onecurve.describe.profile import ModuleProfile, Profile
 from onecurve.describe.units import bytes_text
-from onecurve.predict.share import held, largest_share, trained
+from onecurve.predict.stage_share import held, largest_share, trained
 
 
 def components(profile: Profile, plan: Plan, engine: Engine, overhead: float) -> dict[str, float]:
@@ -29,18 +29,20 @@ def components(profile: Profile, plan: Plan, engine: Engine, overhead: float) ->
         gathered = elements
     state = {
         "weights": elements * engine.weight_bytes / mesh.shard,
-        "gradients": updated * engine.kept_gradient_bytes / (1 if whole_gradients else mesh.shard),
-        "optimizer": updated * engine.state_bytes / (mesh.shard * (mesh.replicate if engine.shares_state else 1)),
-        "gathered": gathered * engine.gathered_bytes if wrapped and engine.wraps else 0.0,
+        "gradients": updated * engine.stored_gradient_bytes / (1 if whole_gradients else mesh.shard),
+        "optimizer": updated
+        * engine.optimizer_state_bytes
+        / (mesh.shard * (mesh.replicate if engine.shards_optimizer_state else 1)),
+        "gathered": gathered * engine.all_gather_bytes if wrapped and engine.keeps_gathered_copy else 0.0,
     }
     under_way = _under_way(plan)
     between = mesh.tensor if plan.sequence else 1  # what lies between blocks is cut as well
     each = [_kept(block, plan, engine, between) for block in profile.blocks]
-    kept = sum(one * block.count for one, block in zip(each, profile.blocks, strict=True))
+    activation_bytes = sum(one * block.count for one, block in zip(each, profile.blocks, strict=True))
     share = largest_share(profile, plan, each)
-    at_work = max((block.kept for block in profile.blocks), default=0) if plan.recompute != "none" else 0
-    first = under_way * share * kept + at_work + profile.shared
-    last = share * kept + at_work + profile.shared + profile.outside.kept
+    at_work = max((block.activation_bytes for block in profile.blocks), default=0) if plan.recompute != "none" else 0
+    first = under_way * share * activation_bytes + at_work + profile.shared_activation_bytes
+    last = share * activation_bytes + at_work + profile.shared_activation_bytes + profile.outside.activation_bytes
     return {**state, "activations": max(first, last), "overhead": overhead}
 
 
@@ -54,15 +56,15 @@ def _under_way(plan: Plan) -> float:
     return min(plan.rounds, more * stages)
 
 
-def _kept(block: Module, plan: Plan, engine: Engine, between: int) -> float:
+def _kept(block: ModuleProfile, plan: Plan, engine: Engine, between: int) -> float:
     """Of one round. Weights that were cast for it are kept with it, unless they were gathered as they are needed."""
-    given = block.given / between
+    input_bytes = block.input_bytes / between
     if plan.recompute == "full":
-        return given
+        return input_bytes
     if plan.recompute == "selective":
-        return min(given + block.dear, block.kept)
-    casts = engine.gathered_bytes * block.parameters if engine.gathered_bytes < engine.weight_bytes else 0.0
-    return max(given, block.kept - casts) if plan.mesh.shard > 1 else block.kept
+        return min(input_bytes + block.matmul_output_bytes, block.activation_bytes)
+    casts = engine.all_gather_bytes * block.parameters if engine.all_gather_bytes < engine.weight_bytes else 0.0
+    return max(input_bytes, block.activation_bytes - casts) if plan.mesh.shard > 1 else block.activation_bytes
 
 
 def state_bytes(parameters: int, trained: int, optimizer_tensors: int, plan: Plan) -> int:
@@ -81,17 +83,17 @@ def refuse_if_too_large(needed: int, plan: Plan, cluster: Cluster) -> None:
     available = cluster.memory_per_rank(plan.mesh.size)
     if needed <= available:
         return
-    sharers = f" for each of {plan.mesh.size} ranks" if plan.mesh.size > 1 and cluster.device == "cpu" else ""
+    sharers = f" for each of {plan.mesh.size} ranks" if plan.mesh.size > 1 and cluster.device_kind == "cpu" else ""
     raise OnecurveError(
         f"model: its weights, gradients and optimizer state take {bytes_text(needed)} per rank under the plan {plan}, "
-        f"this host's {cluster.device} has {bytes_text(available)}{sharers}; {_mend(needed, plan, cluster)}"
+        f"this host's {cluster.device_kind} has {bytes_text(available)}{sharers}; {_mend(needed, plan, cluster)}"
     )
 
 
 def _mend(needed: int, plan: Plan, cluster: Cluster) -> str:
-    copies = plan.mesh.replicate if cluster.device == "cpu" else 1
+    copies = plan.mesh.replicate if cluster.device_kind == "cpu" else 1
     whole = needed * plan.mesh.shard * plan.mesh.tensor * plan.mesh.pipeline
-    if cluster.device == "cpu":
+    if cluster.device_kind == "cpu":
         if whole <= cluster.memory:
             return f"its {copies} copies are too many: use fewer ranks, or 'shard' instead of 'replicate'"
     elif whole <= available_together(cluster):

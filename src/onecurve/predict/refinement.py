@@ -14,11 +14,11 @@ def refined(constants: Constants, predicted: float, measured: float) -> Constant
     The lag is the geometric mean of measured over predicted; the error nine of ten runs stay within is about twice the
     mean of how far they were off (a normal distribution's, 2.06).
     """
-    weight = 1 / min(constants.runs + 2, _MOST)  # what was thought before counts like one run
+    weight = 1 / min(constants.calibration_runs + 2, _MOST)  # what was thought before counts like one run
     off = measured / predicted
     return replace(
         constants,
-        lag=constants.lag * off**weight,
+        calibration=constants.calibration * off**weight,
         error=(1 - weight) * constants.error + weight * 2.06 * abs(off - 1),
-        runs=constants.runs + 1,
+        calibration_runs=constants.calibration_runs + 1,
     )

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from onecurve.describe.cluster import Hosts
+from onecurve.describe.cluster import HostGroup
 from onecurve.describe.constants import Constants
 from onecurve.describe.plan import Plan, Recompute, Schedule
-from onecurve.describe.profile import Load, Module, Profile, When, Work
+from onecurve.describe.profile import Load, ModuleProfile, Profile, When, Work
 from onecurve.predict import compute
-from onecurve.predict.collective import DATA, Place
+from onecurve.predict.collective import DATA, AxisPlacement
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,21 @@ class Times:
 
     forward: float = 0.0
     backward: float = 0.0
-    again: float = 0.0
+    recompute: float = 0.0
     """Forward once more, where it is recomputed."""
     tensor: float = 0.0
     host: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.forward + self.backward + self.again + self.tensor + self.host
+        return self.forward + self.backward + self.recompute + self.tensor + self.host
 
 
 @dataclass(frozen=True)
 class Unit:
     """What is gathered and scattered as one under `shard`, and the computing that may hide it."""
 
-    module: Module
+    module: ModuleProfile
     count: int
     forward: float
     backward: float
@@ -68,9 +68,9 @@ class Rounds:
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: HostGroup,
         constants: Constants,
-        place: Callable[[Plan, str], Place],
+        place: Callable[[Plan, str], AxisPlacement],
         pace: Callable[[Plan, int], tuple[float, float]] = lambda *_: (1.0, 1.0),
         repeats_attention: bool = False,
     ) -> None:
@@ -113,16 +113,18 @@ class Rounds:
         """Forward, backward, and what is computed again: nothing, all of forward, or all but its matrix products."""
         onward, back = self._pace(plan, samples)
         constants, operations = self._constants, work.forward.operations
-        parted = (constants.parted - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
+        parted = (
+            (constants.split_backward_factor - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
+        )
         backward = self._pass(work, "backward", work.backward, plan, back, parted)
         if recompute == "none":
             return self._pass(work, "forward", work.forward, plan, onward), backward, Pass(0.0, 0.0, 0.0)
-        more = (constants.forgotten if recompute == "full" else constants.watched) - 1
+        more = (constants.full_recompute_factor if recompute == "full" else constants.selective_recompute_factor) - 1
         forward = self._pass(work, "forward", work.forward, plan, onward, more * operations)
         if recompute == "full":
             return forward, backward, forward
         attention = work.forward.flops.get("attention", 0) if self._repeats_attention else 0
-        light = Load({"attention": attention}, work.forward.moved, operations)
+        light = Load({"attention": attention}, work.forward.bytes_moved, operations)
         sent = Work() if self._repeats_attention else work
         return forward, backward, self._pass(sent, "forward", light, plan, onward, more * operations)
 
@@ -134,11 +136,11 @@ class Rounds:
         exchanges = [each for each in here if _degree(plan, each.axis) > 1]
         computed = pace * compute.seconds(load, self._hosts.device, plan.precision, constants)
         sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
-        cut = constants.cut if plan.mesh.tensor > 1 else 1.0
-        started = (pace + cut - 1) * load.operations + constants.exchange * len(exchanges) + beside
-        if self._hosts.device.operation:  # the host computes itself: it does one after the other
-            return Pass(computed, sent, started * self._hosts.device.operation)
-        return Pass(computed, sent, max(0.0, started * constants.launch - computed - sent))
+        cut = constants.dtensor_dispatch_factor if plan.mesh.tensor > 1 else 1.0
+        started = (pace + cut - 1) * load.operations + constants.collective_launch_ops * len(exchanges) + beside
+        if self._hosts.device.op_seconds:  # the host computes itself: it does one after the other
+            return Pass(computed, sent, started * self._hosts.device.op_seconds)
+        return Pass(computed, sent, max(0.0, started * constants.op_launch_seconds - computed - sent))
 
 
 def _degree(plan: Plan, axis: str) -> int:

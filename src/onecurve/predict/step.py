@@ -8,15 +8,15 @@ one round alone (Qi et al. 2023, arXiv:2401.10241). Sharding: gathers forward an
 
 from collections.abc import Callable
 
-from onecurve.describe.cluster import Hosts
+from onecurve.describe.cluster import HostGroup
 from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import CollectiveKind, Profile
-from onecurve.predict.collective import Place, place
+from onecurve.predict.collective import AxisPlacement, place
 from onecurve.predict.round import Round, Rounds, Unit
-from onecurve.predict.share import most_and_last, trained
+from onecurve.predict.stage_share import most_and_last, trained
 
 
 class Predictor:
@@ -24,14 +24,14 @@ class Predictor:
 
     def __init__(
         self,
-        hosts: Hosts,
+        hosts: HostGroup,
         engine: Engine | None = None,
         constants: Constants | None = None,
         pace: Callable[[Plan, int], tuple[float, float]] = lambda *_: (1.0, 1.0),
     ) -> None:
         self._hosts, self._engine, self._constants = hosts, engine or Engine(), constants or Constants()
-        self._places: dict[tuple[str, Mesh], Place] = {}
-        self._rounds = Rounds(hosts, self._constants, self._place, pace, self._engine.repeats_attention)
+        self._places: dict[tuple[str, Mesh], AxisPlacement] = {}
+        self._rounds = Rounds(hosts, self._constants, self._place, pace, self._engine.recomputes_attention)
 
     def seconds(self, profile: Profile, plan: Plan) -> dict[str, float]:
         """`profile`: of the plan's micro-batch, cut along its tensor axis, with its collectives."""
@@ -45,7 +45,7 @@ class Predictor:
         found = {
             "forward": most * blocks.forward + end * outside.forward,
             "backward": most * blocks.backward + end * outside.backward,
-            "again": most * blocks.again,
+            "recompute": most * blocks.recompute,
             "tensor": most * blocks.tensor + end * outside.tensor,
             "host": most * blocks.host + end * outside.host,
             "shard": most * sharded + end * beside,
@@ -56,7 +56,7 @@ class Predictor:
         # A round crosses every cut forward and backward; what the busiest rank exchanges is counted above.
         idle = everywhere + at_the_end - busiest + (2 * (plan.stage_count - 1) - exchanges) * crossing
         found["bubble"] = self._bubble(busiest, everywhere + at_the_end - busiest, idle, plan)
-        found["data"] = self._data(profile, plan, found["backward"] / rounds)
+        found["replicate"] = self._data(profile, plan, found["backward"] / rounds)
         found["update"] = self._update(profile, plan)
         found["other"] = self._other(rounds)
         efficiency = self._engine.efficiency
@@ -87,25 +87,25 @@ class Predictor:
         if plan.mesh.shard == 1:
             return 0.0
         axis, module = self._place(plan, "shard"), unit.module
-        gather = self._copied(axis, "all_gather", module.parameters * self._engine.gathered_bytes)
-        scatter = self._copied(axis, "reduce_scatter", module.trained * self._engine.gradient_bytes)
+        gather = self._copied(axis, "all_gather", module.parameters * self._engine.all_gather_bytes)
+        scatter = self._copied(axis, "reduce_scatter", module.trainable * self._engine.gradient_bytes)
         stays = plan.sharding == "zero2" and plan.mesh.pipeline > 1  # from the first round to the last
         before = 1 / plan.rounds if stays else 1.0
         again = 1.0 if plan.sharding == "zero3" else 0.0
         scatters = 1.0 if plan.reduce == "round" else 1 / plan.rounds
         sent = self._exposed(axis, before * gather, unit.forward)
         sent += self._exposed(axis, again * gather + scatters * scatter, unit.backward)
-        started = self._constants.parameter * module.tensors * self._hosts.device.operation
+        started = self._constants.fsdp_ops_per_parameter * module.tensor_count * self._hosts.device.op_seconds
         return unit.count * (sent + (before + again + scatters) * started)
 
-    def _copied(self, axis: Place, kind: CollectiveKind, size: float) -> float:
+    def _copied(self, axis: AxisPlacement, kind: CollectiveKind, size: float) -> float:
         """What is gathered is copied together before it is sent, and apart after it; so is what is scattered."""
         device = self._hosts.device
-        copied = 2 * size / (device.bandwidth * self._constants.memory)
+        copied = 2 * size / (device.memory_bandwidth * self._constants.memory_efficiency)
         return axis.seconds(kind, size) + 2 * copied
 
-    def _exposed(self, axis: Place, sent: float, computed: float) -> float:
-        felt = self._constants.slowdown if axis.felt is None else axis.felt
+    def _exposed(self, axis: AxisPlacement, sent: float, computed: float) -> float:
+        felt = self._constants.overlap_penalty if axis.overlap_penalty is None else axis.overlap_penalty
         return max(0.0, sent - computed) + felt * min(sent, computed)
 
     def _crossing(self, profile: Profile, plan: Plan) -> float:
@@ -113,10 +113,10 @@ class Predictor:
         if plan.mesh.pipeline == 1:
             return 0.0
         cut = plan.mesh.tensor if plan.sequence else 1
-        given = max((block.given for block in profile.blocks), default=0) / cut
+        input_bytes = max((block.input_bytes for block in profile.blocks), default=0) / cut
         axis = self._place(plan, "pipeline")
-        link = axis.network if axis.hosts > 1 else axis.inside  # the slowest crossing sets the pace
-        return link.latency + given / link.bandwidth
+        link = axis.inter_host if axis.hosts > 1 else axis.intra_host  # the slowest crossing sets the pace
+        return link.latency + input_bytes / link.bandwidth
 
     def _bubble(self, busiest: float, others: float, idle: float, plan: Plan) -> float:
         """A round takes its time on all the other ranks, and on the way to them, before the busiest one can go on by
@@ -143,16 +143,26 @@ class Predictor:
     def _update(self, profile: Profile, plan: Plan) -> float:
         elements = trained(profile, plan) / plan.mesh.shard
         device = self._hosts.device
-        return elements * self._engine.optimizer_bytes / (device.bandwidth * self._constants.memory)
+        return elements * self._engine.update_bytes / (device.memory_bandwidth * self._constants.memory_efficiency)
 
     def _other(self, rounds: int) -> float:
-        constants, operation = self._constants, self._hosts.device.operation
-        return constants.step + constants.opening * operation + rounds * (constants.round + constants.turn * operation)
+        constants, operation = self._constants, self._hosts.device.op_seconds
+        return (
+            constants.step_overhead_seconds
+            + constants.step_overhead_ops * operation
+            + rounds * (constants.round_overhead_seconds + constants.round_overhead_ops * operation)
+        )
 
-    def _place(self, plan: Plan, axis: str) -> Place:
+    def _place(self, plan: Plan, axis: str) -> AxisPlacement:
         key = axis, plan.mesh
         if key not in self._places:
-            self._places[key] = place(plan.mesh, axis, self._hosts, self._constants.inside, self._constants.network)
+            self._places[key] = place(
+                plan.mesh,
+                axis,
+                self._hosts,
+                self._constants.intra_host_efficiency,
+                self._constants.inter_host_efficiency,
+            )
         return self._places[key]
 
 

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from onecurve.device.piece import Piece
+from onecurve.device.local_tensor import LocalTensor
 
 LIMIT = 1e-9
 
@@ -51,7 +51,7 @@ def keep_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
 
 
 def compare_step(
-    state: Sequence[Piece], trained: Sequence[Piece], step: int, loss: float, lr: float, folder: Path
+    state: Sequence[LocalTensor], trained: Sequence[LocalTensor], step: int, loss: float, lr: float, folder: Path
 ) -> list[Difference]:
     """Hold what this rank has after a step against the reference."""
     with safe_open(_file(folder, step), "pt") as reference:
@@ -60,19 +60,23 @@ def compare_step(
         expected = json.loads(metadata["loss"])
         steepest = max((value for name, value in largest.items() if name.startswith("gradient ")), default=0.0)
         found = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300))]
-        for piece in trained:
-            name = f"gradient {piece.name}"
-            has = piece.local.grad is not None
+        for local_tensor in trained:
+            name = f"gradient {local_tensor.name}"
+            has = local_tensor.local.grad is not None
             if has != (name in largest):
                 found.append(Difference(step, name, math.inf))
             elif has:
                 found.append(
-                    Difference(step, name, _distance(piece, piece.local.grad, reference, name) / (steepest or 1))
+                    Difference(
+                        step, name, _distance(local_tensor, local_tensor.local.grad, reference, name) / (steepest or 1)
+                    )
                 )
-        for piece in state:
-            name = f"value {piece.name}"
+        for local_tensor in state:
+            name = f"value {local_tensor.name}"
             scale = max(largest[name], lr * (step + 1)) or 1.0
-            found.append(Difference(step, name, _distance(piece, piece.local.detach(), reference, name) / scale))
+            found.append(
+                Difference(step, name, _distance(local_tensor, local_tensor.local.detach(), reference, name) / scale)
+            )
     return found
 
 
@@ -87,15 +91,15 @@ def _causal_place(difference: Difference) -> tuple[int, int]:
     return difference.step, ("loss", "gradient", "value").index(difference.tensor.split()[0])
 
 
-def _distance(piece: Piece, local: Tensor | None, reference: Any, name: str) -> float:
+def _distance(local_tensor: LocalTensor, local: Tensor | None, reference: Any, name: str) -> float:
     assert local is not None
     if local.numel() == 0:
         return 0.0
     local = local.cpu()
-    if not piece.shape:
+    if not local_tensor.shape:
         return float((_wide(local) - _wide(reference.get_tensor(name))).abs().max())
     whole = reference.get_slice(name)
-    distances = [(_wide(local[box.local]) - _wide(whole[box.whole])).abs().max() for box in piece.boxes]
+    distances = [(_wide(local[box.local]) - _wide(whole[box.whole])).abs().max() for box in local_tensor.boxes]
     return float(max(distances, default=0.0))
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from onecurve.prove.lasting import Lasting
+from onecurve.prove.backward_function_mode import BackwardFunctionMode
 
 _PROBABILITY = {
     F.dropout: ("p", 1),
@@ -33,20 +33,20 @@ def switch_off(module: nn.Module) -> int:
     return found
 
 
-class NoDropout(Lasting):
+class NoDropout(BackwardFunctionMode):
     """Switches off what a model drops by calling functions; `found` says whether there was any."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found = False
 
-    def call(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def call(self, function: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in _PROBABILITY:
             name, place = _PROBABILITY[function]
-            probability = named.get(name, arguments[place] if len(arguments) > place else 0.0)
+            probability = kwargs.get(name, arguments[place] if len(arguments) > place else 0.0)
             self.found = self.found or bool(probability)
             if len(arguments) > place:
                 arguments = (*arguments[:place], 0.0, *arguments[place + 1 :])
             else:
-                named[name] = 0.0
-        return function(*arguments, **named)
+                kwargs[name] = 0.0
+        return function(*arguments, **kwargs)

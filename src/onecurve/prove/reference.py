@@ -35,8 +35,8 @@ def train_on_one_device(
             group["lr"] = lr * rate(step)
         optimizer.zero_grad()
         total, count = 0.0, 0.0
-        for micros in rounds:
-            for loss_sum, loss_count in _round(module, micros, measure):
+        for micro_batches in rounds:
+            for loss_sum, loss_count in _round(module, micro_batches, measure):
                 total, count = total + loss_sum, count + loss_count
         for parameter in parameters:
             if parameter.grad is not None:
@@ -47,11 +47,11 @@ def train_on_one_device(
         watch(step, total / count)
 
 
-def _round(module: nn.Module, micros: Sequence[Any], measure: Measure) -> list[tuple[float, float]]:
+def _round(module: nn.Module, micro_batches: Sequence[Any], measure: Measure) -> list[tuple[float, float]]:
     before = [buffer.clone() for buffer in module.buffers()]
     left: list[list[Tensor]] = []
     sums = []
-    for micro in micros:
+    for micro in micro_batches:
         for buffer, start in zip(module.buffers(), before, strict=True):
             buffer.copy_(start)
         loss, count = measure(module, micro)

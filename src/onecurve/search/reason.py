@@ -6,16 +6,16 @@ from onecurve.describe.units import bytes_text, seconds_text
 _CAUSES = {
     "forward": "its devices compute more of each sample",
     "backward": "its devices compute more of each sample",
-    "again": "it computes more again",
+    "recompute": "it computes more again",
     "tensor": "products wait for the sums of other ranks",
     "host": "the host cannot start its operations fast enough",
     "shard": "it waits for parameters to be gathered and gradients to be scattered",
     "pipeline": "it sends activations between stages",
     "bubble": "stages wait for each other",
-    "data": "it sums gradients over its copies",
+    "replicate": "it sums gradients over its copies",
     "update": "every rank updates more parameters",
     "other": "it takes more rounds",
-    "loading": "its ranks cannot read samples fast enough",
+    "data": "its ranks cannot read samples fast enough",
 }
 _HELD = {
     "weights": "weights",

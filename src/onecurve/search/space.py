@@ -13,17 +13,17 @@ from typing import get_args
 from onecurve.describe.arithmetic import divisors
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Recompute, Schedule, Sharding, split_evenly
-from onecurve.predict.forecast import Forecast
+from onecurve.predict.estimator import Estimator
 from onecurve.search.shares import by_speed
-from onecurve.search.stages import balance
+from onecurve.search.stage_balance import balance
 
 
 class Space:
     """All plans for a job on a cluster."""
 
-    def __init__(self, forecast: Forecast) -> None:
-        self.forecast = forecast
-        self.cluster, self.costs = forecast.cluster, forecast.costs
+    def __init__(self, estimator: Estimator) -> None:
+        self.estimator = estimator
+        self.cluster, self.costs = estimator.cluster, estimator.costs
 
     def plans(self) -> Iterator[Plan]:
         """Every one of them."""
@@ -36,13 +36,13 @@ class Space:
         for tensor in (1, *self._tensor):
             for pipeline in self._pipeline:
                 for data in self._data(tensor * pipeline):
-                    if tensor > 1 and data > 1 and self.costs.whole_rounds:
+                    if tensor > 1 and data > 1 and self.costs.single_round:
                         continue  # batch norm of a cut model cannot ask other data ranks
                     mesh = Mesh(pipeline=pipeline, replicate=data, tensor=tensor)
                     for shares, rounds in self._shares(mesh):
                         for precision, trace in self.costs.traces.items():
                             for sequence in (False, True) if tensor > 1 else (False,):
-                                if tensor == 1 or sequence in trace.halved:
+                                if tensor == 1 or sequence in trace.tensor2:
                                     yield Plan(mesh, shares, rounds, precision, sequence=sequence)
 
     def ways(self, core: Plan) -> Iterator[Plan]:
@@ -50,32 +50,32 @@ class Space:
             for recompute in self.recomputations:
                 if schedule == "zero-bubble" and recompute != "none":
                     continue  # its halved backward would recompute twice
-                yield self._staged(core.but(schedule=schedule, recompute=recompute))
+                yield self._staged(core.replace_unchecked(schedule=schedule, recompute=recompute))
 
     def shardings(self, way: Plan) -> Iterator[Plan]:
         data = way.mesh.data
         yield way
-        if self.costs.whole_parameters:
+        if self.costs.needs_full_parameters:
             return
         for shard in divisors(data)[1:]:
             mesh = replace(way.mesh, replicate=data // shard, shard=shard)
             for sharding in ("zero2",) if way.schedule == "zero-bubble" else get_args(Sharding):
-                sharded = way.but(mesh=mesh, sharding=sharding)
+                sharded = way.replace_unchecked(mesh=mesh, sharding=sharding)
                 yield sharded
                 if way.rounds > 1 and way.schedule != "zero-bubble":
-                    yield sharded.but(reduce="round")
+                    yield sharded.replace_unchecked(reduce="round")
 
     @property
     def _tensor(self) -> tuple[int, ...]:
         """Within a host: beyond it every product would wait for the network."""
-        if self.costs.whole_parameters:
+        if self.costs.needs_full_parameters:
             return ()
-        return tuple(degree for degree in self.costs.tensor if degree <= self.cluster.neighbours)
+        return tuple(degree for degree in self.costs.tensor_degrees if degree <= self.cluster.ranks_per_host)
 
     @cached_property
     def _pipeline(self) -> list[int]:
         """Numbers of stages that blocks or devices come apart into evenly, and powers of two."""
-        blocks, devices = len(self.costs.row.blocks), self.cluster.devices
+        blocks, devices = len(self.costs.block_chain.blocks), self.cluster.devices
         return [
             ranks
             for ranks in range(1, min(max(1, blocks), devices) + 1)
@@ -96,11 +96,13 @@ class Space:
             hosts = sum(group.count for group in groups)
             return ranks % hosts == 0 if group.kind == "cpu" else ranks == self.cluster.devices
         if group.kind == "cpu":
-            return ranks <= group.cores or (ranks % group.count == 0 and ranks // group.count <= group.cores)
-        return ranks <= group.devices or ranks % group.devices == 0
+            return ranks <= group.cores_per_host or (
+                ranks % group.count == 0 and ranks // group.count <= group.cores_per_host
+            )
+        return ranks <= group.devices_per_host or ranks % group.devices_per_host == 0
 
     def _shares(self, mesh: Mesh) -> Iterator[tuple[int | tuple[int, ...], int]]:
-        for rounds in [1] if self.costs.whole_rounds else divisors(self.costs.global_batch):
+        for rounds in [1] if self.costs.single_round else divisors(self.costs.global_batch):
             size = self.costs.global_batch // rounds
             if size < mesh.data:
                 return
@@ -128,16 +130,16 @@ class Space:
             return ("1f1b",)
         found: list[Schedule] = ["1f1b" if rounds >= pipeline else "gpipe"]
         if rounds % max(1, rounds // pipeline) == 0:
-            if 2 * pipeline <= len(self.costs.row.blocks):
+            if 2 * pipeline <= len(self.costs.block_chain.blocks):
                 found.append("interleaved")
             found.append("zero-bubble")
         return found
 
     @cached_property
     def recomputations(self) -> tuple[Recompute, ...]:
-        return get_args(Recompute) if next(iter(self.costs.traces.values())).few.blocks else ("none",)
+        return get_args(Recompute) if next(iter(self.costs.traces.values())).small.blocks else ("none",)
 
     def _staged(self, plan: Plan) -> Plan:
         if plan.mesh.pipeline == 1:
             return plan
-        return plan.but(stages=balance(self.forecast.row(plan), plan.stage_count))
+        return plan.replace_unchecked(stages=balance(self.estimator.row(plan), plan.stage_count))

@@ -5,10 +5,10 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from onecurve.device.collectives import Group
 from onecurve.device.device import Device
-from onecurve.device.exchange import Group
-from onecurve.device.piece import Piece
-from onecurve.job.batch import Micro, Objective
+from onecurve.device.local_tensor import LocalTensor
+from onecurve.job.batch import MicroBatch, Objective
 
 
 class Part(Protocol):
@@ -29,27 +29,29 @@ class Part(Protocol):
     def module(self) -> nn.Module: ...
 
     @property
-    def trained(self) -> Sequence[Piece]:
+    def trained(self) -> Sequence[LocalTensor]:
         """The parameters that are trained, ties once."""
 
     @property
     def reports(self) -> bool:
         """Whether this rank speaks for its samples: of the ranks that hold parts of one copy, one does."""
 
-    def run_rounds(self, rounds: Sequence[Micro], objective: Objective, scale: float, seeds: Sequence[int]) -> Tensor:
+    def run_rounds(
+        self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
+    ) -> Tensor:
         """Forward and backward of all rounds of one step on `sum × scale`.
 
         Leaves in the gradient of every trained piece the sum over all ranks and rounds; returns this rank's
         [sum, count]. `seeds` are what the model's own randomness is keyed by, one per round.
         """
 
-    def place(self, micro: Micro) -> Micro:
+    def place(self, micro: MicroBatch) -> MicroBatch:
         """The micro-batch on the device and in the precision that the model takes."""
 
-    def infer(self, micro: Micro) -> Any:
+    def infer(self, micro: MicroBatch) -> Any:
         """The model's output for a placed micro-batch, in evaluation mode, without gradients."""
 
-    def undo_statistics(self, where: Tensor | bool) -> None:
+    def restore_batch_norm(self, where: Tensor | bool) -> None:
         """Leave no trace of the step in batch norm's running statistics, if `where`."""
 
     def clear_gradients(self) -> None: ...

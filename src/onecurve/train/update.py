@@ -7,29 +7,29 @@ import torch
 from torch import Tensor
 
 from onecurve.describe.plan import Plan
+from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
-from onecurve.device.exchange import Group, add_over
-from onecurve.device.piece import Piece, Value
+from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.job.layerwise import LayerWise
 from onecurve.job.optimizer import OptimizerFactory, refuse_if_whole_needed
-from onecurve.train.outcome import Report, factor, not_finite
+from onecurve.train.step_report import StepReport, factor, not_finite
 
 
-class Update:
+class OptimizerUpdate:
     """Takes the gradients that lie summed in the pieces, and steps."""
 
     def __init__(
-        self, factory: OptimizerFactory, pieces: Sequence[Piece], group: Group, device: Device, plan: Plan
+        self, factory: OptimizerFactory, local_tensors: Sequence[LocalTensor], group: Group, device: Device, plan: Plan
     ) -> None:
-        self.pieces = pieces
+        self.local_tensors = local_tensors
         self._group = group
-        self.optimizer = factory([(piece.name, piece.local) for piece in pieces])  # type: ignore[misc]
+        self.optimizer = factory([(local_tensor.name, local_tensor.local) for local_tensor in local_tensors])  # type: ignore[misc]
         if plan.mesh.shard > 1 or plan.mesh.tensor > 1:
             refuse_if_whole_needed(self.optimizer, str(plan))
         if isinstance(self.optimizer, LayerWise):
             self.optimizer.whole = self._whole_squares
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.unread = device.asynchronous and can_skip_unread(self.optimizer)
+        self.skips_on_device = device.asynchronous and can_skip_on_device(self.optimizer)
         """Whether the host steps on without knowing what the step came to."""
 
     def set_rate(self, rate: float) -> float:
@@ -38,10 +38,10 @@ class Update:
             group["lr"] = base * rate
         return float(self.optimizer.param_groups[0]["lr"])
 
-    def apply(self, report: Report, clip: float | None) -> Tensor | bool:
+    def apply(self, report: StepReport, clip: float | None) -> Tensor | bool:
         """Update, unless the step was not finite; returns whether that was so, maybe as a flag still on the device."""
         by = factor(report.sums, report.nominal, clip)
-        if self.unread:
+        if self.skips_on_device:
             bad = not_finite(report.sums)
             self._step_unless(bad, by)
             return bad
@@ -51,11 +51,13 @@ class Update:
 
     def state(self) -> dict[str, dict[str, Value]]:
         """What the optimizer keeps, by parameter: tensors as they are, not copies of them."""
-        return {piece.name: self.optimizer.state.get(piece.local, {}) for piece in self.pieces}
+        return {
+            local_tensor.name: self.optimizer.state.get(local_tensor.local, {}) for local_tensor in self.local_tensors
+        }
 
     def load_state(self, state: Mapping[str, Mapping[str, Value]]) -> None:
         """The inverse, by torch's own rules of types and devices; what has no elements here keeps no state."""
-        names = {id(piece.local): piece.name for piece in self.pieces}
+        names = {id(local_tensor.local): local_tensor.name for local_tensor in self.local_tensors}
         numbers = itertools.count()
         states: dict[int, dict[str, Value]] = {}
         groups = []
@@ -82,15 +84,15 @@ class Update:
         del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
 
     def _gradients(self) -> list[Tensor]:
-        return [piece.local.grad for piece in self.pieces if piece.local.grad is not None]
+        return [local_tensor.local.grad for local_tensor in self.local_tensors if local_tensor.local.grad is not None]
 
     def _whole_squares(self, parameters: Sequence[Tensor], squares_of_parts: Tensor) -> Tensor:
         """Sums of squares of whole parameters, from those of this rank's parts; one column per parameter."""
-        counted = {id(piece.local): piece.counted for piece in self.pieces}
+        counted = {id(local_tensor.local): local_tensor.counted for local_tensor in self.local_tensors}
         mask = torch.tensor([counted[id(parameter)] for parameter in parameters], device=squares_of_parts.device)
-        return add_over(self._group, squares_of_parts * mask)
+        return all_reduce_sum(self._group, squares_of_parts * mask)
 
 
-def can_skip_unread(optimizer: torch.optim.Optimizer) -> bool:
+def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """torch's fused kernels take the flag that a gradient scaler would give them."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

@@ -8,50 +8,37 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from onecurve.data.training_data import TrainingData, open_data
 from onecurve.describe.convert import from_plain, to_json, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, Precision
-from onecurve.describe.validity import validate
+from onecurve.describe.plan_validation import validate
+from onecurve.describe.requests import CheckRequest
 from onecurve.describe.verdict import CheckResult
-from onecurve.device.cores import settle_on_cores
-from onecurve.device.device import here, local_device
-from onecurve.device.exchange import texts_of_all
+from onecurve.device.collectives import all_gather_text
+from onecurve.device.cores import pin_to_cores
+from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.launch.local import launch
-from onecurve.launch.stop import Stop
+from onecurve.launch.stop import StopRequest
+from onecurve.planner.completion import complete_all
+from onecurve.planner.plan_choice import as_text, choose_plan
 from onecurve.prove.comparison import LIMIT
-from onecurve.prove.curve import ALLOWED
+from onecurve.prove.loss_curve import ALLOWED
 from onecurve.prove.matrix import matrix
-from onecurve.report.verdicts import Verdicts
-from onecurve.verbs.choice import as_text, choose_plan
-from onecurve.verbs.completion import complete_all
-from onecurve.verbs.data import Data, open_data
-from onecurve.verbs.kept import refuse_kept_backward
-from onecurve.verbs.proof import Proof
+from onecurve.report.check_table import CheckTable
+from onecurve.runtime.manual import refuse_manual_backward
+from onecurve.verbs.check_worker import PlanChecker
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
-
-
-@dataclass(frozen=True)
-class CheckRequest:
-    """What the launcher hands to every rank."""
-
-    script: str
-    arguments: tuple[str, ...]
-    plans: tuple[str, ...]
-    ranks: int
-    steps: int
-    precision: Precision
-    result: str
-    quiet: bool
 
 
 def check(
@@ -87,7 +74,7 @@ def check(
             str(script), tuple(arguments), wanted, world, steps or _STEPS[precision], precision, str(result), quiet
         )
         if within is not None or world == 1:
-            with Stop() as stop:
+            with StopRequest() as stop:
                 return _check(request, stop)
         if not launch("onecurve.verbs.rank", ["check", to_json(request)], world):
             raise OnecurveError("interrupted")
@@ -99,7 +86,7 @@ def _default_ranks(ranks: int | None, within: World | None) -> int:
         return ranks
     if within is not None:
         return within.size
-    return 4 if here().device == "cpu" else min(4, here().devices)
+    return 4 if local_cluster().device_kind == "cpu" else min(4, local_cluster().devices)
 
 
 def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
@@ -113,10 +100,10 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     """One rank's part in all plans; the result on rank 0."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
-    refuse_kept_backward(job, f"{request.script}: not checkable")
+    refuse_manual_backward(job, f"{request.script}: not checkable")
     world = World.from_environment() or World()
-    cluster = here()
-    settle_on_cores(world.local_rank, world.local_size, threads=0)
+    cluster = local_cluster()
+    pin_to_cores(world.local_rank, world.local_size, threads=0)
     plans = _plans(request, job)
     for plan in plans:
         validate(plan, job.global_batch, cluster)
@@ -124,10 +111,10 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     plans, left_out = _complete(plans, job, data, chosen=bool(request.plans))
     device = local_device(world.local_rank)
     world.join(device)
-    folder = Path(texts_of_all(tempfile.mkdtemp(prefix="onecurve-reference-") if world.rank == 0 else "")[0])
+    folder = Path(all_gather_text(tempfile.mkdtemp(prefix="onecurve-reference-") if world.rank == 0 else "")[0])
     try:
-        shown = Verdicts(plans, Console()) if world.rank == 0 and not request.quiet else None
-        proof = Proof(job, data, device, world, min(request.steps, data.steps), request.precision, folder)
+        shown = CheckTable(plans, Console()) if world.rank == 0 and not request.quiet else None
+        proof = PlanChecker(job, data, device, world, min(request.steps, data.steps), request.precision, folder)
         if shown:
             shown.begin(proof.steps, len(proof.variants(plans)))
         proof.train_references(plans)
@@ -136,7 +123,7 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
             verdicts.append(proof.hold(plan))
             if shown:
                 shown.add(verdicts[-1])
-            if any(texts_of_all("stop" if stop() else "")):
+            if any(all_gather_text("stop" if stop() else "")):
                 raise OnecurveError(f"interrupted after {len(verdicts)} of {len(plans)} plans")
         notes = [*left_out, *proof.notes(verdicts)]
     finally:
@@ -148,7 +135,7 @@ def _check(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | Non
     return result if world.rank == 0 else None
 
 
-def _complete(plans: list[Plan], job: Job, data: Data, chosen: bool) -> tuple[list[Plan], list[str]]:
+def _complete(plans: list[Plan], job: Job, data: TrainingData, chosen: bool) -> tuple[list[Plan], list[str]]:
     """Plans made complete. What the model does not allow is an error where the user chose it, else left out."""
     notes: list[str] = []
     completed: dict[int, Plan] = {}

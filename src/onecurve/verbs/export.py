@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from onecurve.apply.blueprint import draw
-from onecurve.checkpoint.export import INDEX, Lazy, model_of, write_changed, write_many, write_one
+from onecurve.checkpoint.export import INDEX, LazyTensor, model_of, write_changed, write_many, write_one
+from onecurve.checkpoint.hashed_json import CorruptedError
+from onecurve.checkpoint.int8 import Int8
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.store import Store
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
@@ -21,10 +21,10 @@ from onecurve.describe.plan import default_plan
 from onecurve.describe.summary import ExportSummary
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
-from onecurve.verbs.checkpoints import store_at
-from onecurve.verbs.folder import CHECKPOINTS, CONFIGURATION, Origin, origin_of
+from onecurve.model.deferred import defer_init
+from onecurve.runs.folder import CHECKPOINTS, CONFIGURATION, Origin, origin_of
+from onecurve.runtime.checkpoints import store_at
 from onecurve.verbs.prepare import Run
-from onecurve.verbs.quantization import Int8
 
 Format = Literal["safetensors", "hf", "int8"]
 _DEFAULT = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
@@ -74,7 +74,7 @@ def export(
     return ExportSummary(checkpoint.where, checkpoint.root.standing.step, str(path), len(tensors), nbytes, *losses)
 
 
-def _shown(tensors: dict[str, Lazy], quiet: bool) -> dict[str, Lazy]:
+def _shown(tensors: dict[str, LazyTensor], quiet: bool) -> dict[str, LazyTensor]:
     """A bar that moves with every tensor that is read, in a terminal."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
@@ -82,7 +82,7 @@ def _shown(tensors: dict[str, Lazy], quiet: bool) -> dict[str, Lazy]:
     progress = Progress(console=console, transient=True)
     task = progress.add_task("exporting", total=sum(each.nbytes for each in tensors.values()))
 
-    def read(lazy: Lazy) -> Tensor:
+    def read(lazy: LazyTensor) -> Tensor:
         if not progress.live.is_started:  # not before it is known that there is something to do
             progress.start()
         tensor = lazy.read()
@@ -105,12 +105,12 @@ def _checkpoint(store: Store, best: bool) -> Checkpoint:
             if found.root.standing.step == found.root.standing.best_step:
                 return found
             failure = "none is of the best evaluation"
-        except (DamagedError, OSError) as error:
+        except (CorruptedError, OSError) as error:
             failure = str(error)
     raise OnecurveError(f"{store.where}: no checkpoint to export from ({failure})")
 
 
-def _write_folder(tensors: dict[str, Lazy], configuration: Path, path: Path) -> None:
+def _write_folder(tensors: dict[str, LazyTensor], configuration: Path, path: Path) -> None:
     if not (configuration / "config.json").is_file():
         raise OnecurveError(
             f"{configuration}: no config.json, so the model was not one of transformers'; use --to safetensors"
@@ -125,10 +125,10 @@ def _write_folder(tensors: dict[str, Lazy], configuration: Path, path: Path) -> 
 
 
 def _write_int8(
-    tensors: dict[str, Lazy], job: Job, checkpoint: Checkpoint, path: Path
+    tensors: dict[str, LazyTensor], job: Job, checkpoint: Checkpoint, path: Path
 ) -> tuple[float, float] | tuple[()]:
     """Returns the evaluation's loss before and after, where the job has data for it."""
-    int8 = Int8(draw(job.model, job.seed).module)
+    int8 = Int8(defer_init(job.model, job.seed).module)
     write_changed(tensors, int8.change, int8.facts(tensors), path)
     return _losses(job, checkpoint) if job.evaluate is not None else ()
 

@@ -1,26 +1,19 @@
 """onecurve probe: what do these machines really do? This side starts the ranks, probing does the work in each."""
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import read_toml, to_json, write_toml
 from onecurve.describe.errors import OnecurveError
-from onecurve.device.device import here
+from onecurve.describe.requests import ProbeRequest
+from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 
 _MOST = 16
 """Ranks that measure a CPU host: more would say little more."""
-
-
-@dataclass(frozen=True)
-class ProbeRequest:
-    """What the launcher hands to every rank."""
-
-    out: str
-    quiet: bool
 
 
 def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | None:
@@ -30,16 +23,24 @@ def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | 
     """
     request = ProbeRequest(str(out), quiet)
     if World.from_environment() is not None:
-        from onecurve.verbs.probing import probe_as_rank
+        from onecurve.verbs.probe_worker import probe_as_rank
 
         return probe_as_rank(to_json(request), lambda: False)
-    machine = here()
+    machine = local_cluster()
     with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as scratch:
         found = Path(scratch) / "cluster.toml"
-        ranks = min(machine.cores, _MOST) if machine.device == "cpu" else machine.devices
+        ranks = min(machine.cores, _MOST) if machine.device_kind == "cpu" else machine.devices
         launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(found)))], ranks)
         if not found.exists():
             raise OnecurveError("interrupted before the probe was done")
         cluster = read_toml(Cluster, found)
     write_toml(cluster, Path(out))
+    return cluster
+
+
+def probe_this_host() -> Cluster:
+    """Measure this host without leaving a file behind."""
+    with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as folder:
+        cluster = probe(Path(folder) / "cluster.toml")
+    assert cluster is not None
     return cluster

@@ -5,16 +5,16 @@ import sys
 from collections.abc import Callable
 
 from onecurve.describe.errors import full_text
-from onecurve.launch.stop import Stop
+from onecurve.launch.stop import StopRequest
 
 
 def main(verb: str, request: str) -> int:
-    with Stop(launched=True) as stop:  # before torch is imported, which takes seconds
+    with StopRequest(launched=True) as stop:  # before torch is imported, which takes seconds
         work: Callable[[str, Callable[[], bool]], object]
         if verb == "run":
-            from onecurve.verbs.training import run_as_rank as work
+            from onecurve.verbs.run_worker import run_as_rank as work
         elif verb == "probe":
-            from onecurve.verbs.probing import probe_as_rank as work
+            from onecurve.verbs.probe_worker import probe_as_rank as work
         else:
             from onecurve.verbs.check import check_as_rank as work
         try:

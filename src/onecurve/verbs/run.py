@@ -7,40 +7,24 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan, Precision
+from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import RunSummary
-from onecurve.device.device import here
+from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.launch.local import launch
-from onecurve.launch.stop import Stop
-from onecurve.verbs.choice import AUTO, allowed, as_text, ranks_for
-from onecurve.verbs.folder import CHECKPOINTS, PLAN, SUMMARY, refuse_foreign
+from onecurve.launch.stop import StopRequest
+from onecurve.planner.plan_choice import AUTO, allowed, as_text, ranks_for
+from onecurve.runs.folder import CHECKPOINTS, PLAN, SUMMARY, refuse_foreign_folder
 
 _ENOUGH = 20
 """Steps from which something can be learned."""
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What the launcher hands to every rank."""
-
-    script: str
-    arguments: tuple[str, ...]
-    plan: str
-    out: str
-    fresh: bool
-    quiet: bool
-    tensorboard: bool
-    predicted: dict[str, float] = field(default_factory=dict)
-    """Seconds of a step by cause, where the run was planned here."""
-    result: str = ""
-    """Where rank 0 leaves the summary for the launcher."""
 
 
 def run(
@@ -69,21 +53,21 @@ def run(
     alone = World.from_environment() is None
     estimate = None
     if alone:
-        refuse_foreign(folder)
+        refuse_foreign_folder(folder)
         if plan == AUTO and ranks is None:
             plan, estimate = _planned(script, arguments, allowed(precision or ["fp32"]), folder, fresh, say)
         elif precision is not None:
             raise OnecurveError("precision: it is for runs that plan by themselves; write it into the plan instead")
-        ranks = ranks_for(as_text(plan), ranks, here())
+        ranks = ranks_for(as_text(plan), ranks, local_cluster())
     predicted = estimate.seconds if estimate is not None else {}
     request = RunRequest(
         str(script), tuple(arguments), as_text(plan), str(folder), fresh, quiet, tensorboard, predicted
     )
     # A process that has planned has threads, from which loader processes must not be forked.
     if not alone or (ranks == 1 and estimate is None):
-        from onecurve.verbs.training import train
+        from onecurve.verbs.run_worker import train
 
-        with Stop() as stop:
+        with StopRequest() as stop:
             return train(request, stop)
     assert ranks is not None
     if sys.stdout.isatty() and not quiet:

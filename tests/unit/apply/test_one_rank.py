@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from onecurve.data.training_data import open_data
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.verbs.completion import complete
-from onecurve.verbs.data import open_data
-from onecurve.verbs.stages import flow_of
-from onecurve.verbs.tracing import Traceable
+from onecurve.planner.completion import complete
+from onecurve.planner.pipeline_stages import dataflow_of
+from onecurve.planner.traced_model import TracedModel
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import one_rank
@@ -41,7 +41,7 @@ def test_a_rank_of_405b_holds_and_sends_what_it_should(sequence: bool) -> None:
     assert found.parameters == found.gradients == 4 * elements_of_a_block(tensor=8, shard=128)
     assert found.optimizer == 2 * found.parameters
     assert found.in_flight == 8
-    blocks = flow_of(Traceable(job, data)).blocks
+    blocks = dataflow_of(TracedModel(job, data)).blocks
     assert one_rank.counted(found) == one_rank.expected(job, data, plan, [8], blocks)
     along_tensor = {"all_gather": 2, "reduce_scatter": 2} if sequence else {"all_reduce": 2}
     forward = Counter(each.kind for each in found.collectives if each.when == "forward")

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from onecurve.apply.tensor import TensorAxis
 from onecurve.describe.errors import OnecurveError
-from onecurve.measure.work import Count
-from onecurve.verbs.layouts import pretended_world
+from onecurve.measure.fake_process_group import fake_process_group
+from onecurve.measure.op_counter import OpCounter
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 import gpt
@@ -47,10 +47,10 @@ def test_a_block_costs_what_megatrons_does(sequence: bool, expected: dict, degre
     with mode:
         block = gpt.Block(16, 4)
         x = torch.randn(2, 32 // degree if sequence else 32, 16)
-    count = Count(mode)
-    with pretended_world(degree) as mesh:
+    count = OpCounter(mode)
+    with fake_process_group(degree) as mesh:
         stream = DTensor.from_local(x, mesh, [Shard(1) if sequence else Replicate()], run_check=False)
-        with TensorAxis(mesh, LAYOUTS, sequence).held(block), count:
+        with TensorAxis(mesh, LAYOUTS, sequence).temporarily_split(block), count:
             output = block(stream.requires_grad_())
             assert output.placements == stream.placements
             count.when = "backward"
@@ -62,5 +62,5 @@ def test_a_block_costs_what_megatrons_does(sequence: bool, expected: dict, degre
 
 
 def test_a_layout_that_does_not_divide_says_so() -> None:
-    with pretended_world(3) as mesh, pytest.raises(OnecurveError, match=r"qkv\.weight .* cannot be cut by 'dim 0"):
+    with fake_process_group(3) as mesh, pytest.raises(OnecurveError, match=r"qkv\.weight .* cannot be cut by 'dim 0"):
         TensorAxis(mesh, LAYOUTS, sequence=False).split(gpt.Block(16, 4))

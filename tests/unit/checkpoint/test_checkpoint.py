@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onecurve.checkpoint.chunk import cut
-from onecurve.checkpoint.local import LocalStore
-from onecurve.checkpoint.manifest import Chunk, Manifest, Stored
-from onecurve.checkpoint.neighbours import search_order
-from onecurve.checkpoint.remote import RemoteStore
+from onecurve.checkpoint.fsspec_store import FsspecStore
+from onecurve.checkpoint.hashed_json import CorruptedError
+from onecurve.checkpoint.local_store import LocalStore
+from onecurve.checkpoint.manifest import Chunk, Manifest, StoredTensor
+from onecurve.checkpoint.manifest_search_order import manifest_search_order
 from onecurve.checkpoint.retention import Retention
-from onecurve.checkpoint.seal import DamagedError
 from onecurve.checkpoint.store import name_of
 from onecurve.describe.mesh import Mesh
 
@@ -27,7 +27,7 @@ MESHES = [Mesh(), Mesh(replicate=2), Mesh(shard=2), Mesh(shard=4), Mesh(replicat
 def store(request, tmp_path):
     if request.param == "local":
         return LocalStore(tmp_path / "checkpoints")
-    return RemoteStore(f"memory://{tmp_path.name}-{time.monotonic_ns()}")
+    return FsspecStore(f"memory://{tmp_path.name}-{time.monotonic_ns()}")
 
 
 @pytest.mark.parametrize("saved", MESHES, ids=str)
@@ -72,7 +72,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(flips: int, tmp_path) -> None:
         try:
             samples.load(store, name, Mesh())
             unseen.append((file.name, bit))
-        except DamagedError:
+        except CorruptedError:
             pass
         file.write_bytes(content)
     assert not unseen
@@ -84,7 +84,7 @@ def test_files_of_two_saves_do_not_mix(tmp_path) -> None:
     names = [samples.save(store, Mesh(shard=2), seed=seed, token=f"{seed:016x}") for seed in (1, 2)]
     for file in ("rank-1.json", "rank-1.safetensors"):
         (tmp_path / names[0] / file).write_bytes((tmp_path / names[1] / file).read_bytes())
-    with pytest.raises(DamagedError, match="another checkpoint"):
+    with pytest.raises(CorruptedError, match="another checkpoint"):
         samples.load(store, names[0], Mesh())
 
 
@@ -93,7 +93,7 @@ def test_a_file_too_few_is_found(file: str, tmp_path) -> None:
     store = LocalStore(tmp_path)
     name = samples.save(store, Mesh(shard=2))
     (tmp_path / name / file).unlink()
-    with pytest.raises(DamagedError, match="cannot be read"):
+    with pytest.raises(CorruptedError, match="cannot be read"):
         samples.load(store, name, Mesh())
 
 
@@ -109,7 +109,7 @@ def test_where_the_plan_is_the_same_few_manifests_are_read() -> None:
     for rank in (0, 4321, mesh.size - 1):
         place = mesh.coordinates(rank)
         copies = [r for r in range(mesh.size) if {**mesh.coordinates(r), "replicate": 0} == {**place, "replicate": 0}]
-        first = search_order(mesh, mesh, rank)
+        first = manifest_search_order(mesh, mesh, rank)
         assert set(copies) <= set(first[: 8 * mesh.replicate])
         assert 0 in first[: 8 * mesh.replicate]
         assert sorted(first) == list(range(mesh.size))
@@ -129,17 +129,17 @@ def test_what_is_kept() -> None:
 def test_absurd_sizes_cost_nothing() -> None:
     """Manifests with hashes that are right, but contents that are not."""
     huge = [
-        lambda: Stored("F32", (1 << 50,), (Chunk((0,), (1 << 50,), 0, ""),)),
-        lambda: Stored("F32", (1 << 61,), ()),
-        lambda: Stored("F32", (1,) * 65, ()),
-        lambda: Stored("F32", (4,), (Chunk((-1,), (2,), 0, ""),)),
-        lambda: Stored("F32", (4,), (Chunk((3,), (2,), 0, ""),)),
-        lambda: Stored("pickle", (4,), ()),
+        lambda: StoredTensor("F32", (1 << 50,), (Chunk((0,), (1 << 50,), 0, ""),)),
+        lambda: StoredTensor("F32", (1 << 61,), ()),
+        lambda: StoredTensor("F32", (1,) * 65, ()),
+        lambda: StoredTensor("F32", (4,), (Chunk((-1,), (2,), 0, ""),)),
+        lambda: StoredTensor("F32", (4,), (Chunk((3,), (2,), 0, ""),)),
+        lambda: StoredTensor("pickle", (4,), ()),
         lambda: Manifest("", 0, 10, 11),
-        lambda: Manifest("", 0, 10, 2, "", {"a": Stored("F32", (4,), (Chunk((0,), (4,), 2, ""),))}),
+        lambda: Manifest("", 0, 10, 2, "", {"a": StoredTensor("F32", (4,), (Chunk((0,), (4,), 2, ""),))}),
     ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for make in huge:
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptedError):
             make()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

@@ -15,9 +15,9 @@ import samples
 import tomli_w
 import torch
 
-from onecurve.checkpoint.local import LocalStore
-from onecurve.checkpoint.seal import DamagedError, digest
-from onecurve.checkpoint.source import load_weights
+from onecurve.checkpoint.hashed_json import CorruptedError, digest
+from onecurve.checkpoint.local_store import LocalStore
+from onecurve.checkpoint.pretrained import load_weights
 from onecurve.describe.convert import read_toml, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
@@ -125,7 +125,7 @@ def test_links_pipes_and_folders_are_not_read(file: str, place, tmp_path) -> Non
         lambda path: path.symlink_to("/dev/zero"),
     ):
         make(folder / file)
-        with pytest.raises(DamagedError):
+        with pytest.raises(CorruptedError):
             samples.load(store, name, Mesh())
         (folder / file).rmdir() if (folder / file).is_dir() else (folder / file).unlink()
 

@@ -12,14 +12,15 @@ from torch import nn
 
 from onecurve.checkpoint.export import model_of, write_many
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.local import LocalStore
+from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.manifest import Standing
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import Saver
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_device
-from onecurve.train.update import Update
+from onecurve.device.local_tensor import local_tensor_of
+from onecurve.train.update import OptimizerUpdate
 
 
 class Failing(LocalStore):
@@ -40,15 +41,15 @@ def saver(store: LocalStore, last: int = 2) -> Saver:
 
 def test_a_failure_is_told_and_the_next_save_is_well(tmp_path: Path) -> None:
     store = Failing(tmp_path)
-    held = samples.pieces(Mesh(), 0, seed=1)
+    held = samples.local_tensors(Mesh(), 0, seed=1)
     work = saver(store)
     work.save(held, samples.kept(held), Standing(1, 1))
     work.wait()
     store.fails = True
     work.save(held, samples.kept(held), Standing(2, 2))
     work.wait()
-    told = work.news()
-    assert [news.event for news in told] == ["saved", "warning"]
+    told = work.take_events()
+    assert [take_events.event for take_events in told] == ["saved", "warning"]
     assert "step 2 was not saved" in told[1].text
     assert "No space left on device; earlier checkpoints stay" in told[1].text
     store.fails = False
@@ -61,12 +62,12 @@ def test_a_failure_is_told_and_the_next_save_is_well(tmp_path: Path) -> None:
 def test_training_may_change_what_is_being_saved(tmp_path: Path) -> None:
     store = Failing(tmp_path)
     store.let_go = threading.Event()
-    held = samples.pieces(Mesh(), 0, seed=1)
+    held = samples.local_tensors(Mesh(), 0, seed=1)
     work = saver(store)
     work.save(held, samples.kept(held), Standing(1, 1))
     with torch.no_grad():
-        for piece in held:
-            piece.local.fill_(torch.nan)
+        for local_tensor in held:
+            local_tensor.local.fill_(torch.nan)
     store.let_go.set()
     work.wait()
     samples.load(store, store.names()[0], Mesh())
@@ -75,7 +76,7 @@ def test_training_may_change_what_is_being_saved(tmp_path: Path) -> None:
 def test_old_ones_go_when_a_new_one_exists(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     samples.save(store, Mesh(shard=4), step=1)
-    held = samples.pieces(Mesh(), 0, seed=1)
+    held = samples.local_tensors(Mesh(), 0, seed=1)
     work = saver(store, last=1)
     work.save(held, samples.kept(held), Standing(2, 2))
     work.wait()
@@ -92,17 +93,19 @@ class Convolution(nn.Module):
         self.turned = nn.Parameter(torch.randn(3, 5).t())
 
 
-def begin(kind: type[torch.optim.Optimizer], model: type[nn.Module], seed: int) -> Update:
+def begin(kind: type[torch.optim.Optimizer], model: type[nn.Module], seed: int) -> OptimizerUpdate:
     torch.manual_seed(seed)
     options = {"momentum": 0.9} if kind is torch.optim.SGD else {"fused": True} if kind is torch.optim.AdamW else {}
-    pieces = [samples.piece_of(name, p, True) for name, p in model().named_parameters()]
-    return Update(lambda named: kind([p for _, p in named], lr=0.1, **options), pieces, None, local_device(0), Plan())
+    local_tensors = [local_tensor_of(name, p, True) for name, p in model().named_parameters()]
+    return OptimizerUpdate(
+        lambda named: kind([p for _, p in named], lr=0.1, **options), local_tensors, None, local_device(0), Plan()
+    )
 
 
-def step(update: Update, number: int) -> None:
+def step(update: OptimizerUpdate, number: int) -> None:
     torch.manual_seed(number)
-    for piece in update.pieces:
-        piece.local.grad = torch.randn_like(piece.local)
+    for local_tensor in update.local_tensors:
+        local_tensor.local.grad = torch.randn_like(local_tensor.local)
     update.optimizer.step()
 
 
@@ -119,32 +122,32 @@ def test_optimizers_go_on_as_if_nothing_had_been(kind, model, tmp_path: Path) ->
         step(first, number)
     store = LocalStore(tmp_path)
     work = saver(store)
-    work.save(first.pieces, first.state(), Standing(3, 3))
+    work.save(first.local_tensors, first.state(), Standing(3, 3))
     work.wait()
-    assert [news.event for news in work.news()] == ["saved"]
-    second.load_state(Checkpoint(store, store.names()[0]).load(second.pieces, Mesh(), 0))
+    assert [take_events.event for take_events in work.take_events()] == ["saved"]
+    second.load_state(Checkpoint(store, store.names()[0]).load(second.local_tensors, Mesh(), 0))
     step(first, 3)
     step(second, 3)
-    for a, b in zip(first.pieces, second.pieces, strict=True):
+    for a, b in zip(first.local_tensors, second.local_tensors, strict=True):
         assert torch.equal(a.local, b.local)
 
 
 def test_memory_that_an_optimizer_puts_in_place_is_seen(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    held = samples.pieces(Mesh(), 0, seed=1)
+    held = samples.local_tensors(Mesh(), 0, seed=1)
     work = saver(store)
     for number in (1, 2):
-        for piece in held:
-            piece.local.data = samples.value(piece.name, number)
+        for local_tensor in held:
+            local_tensor.local.data = samples.value(local_tensor.name, number)
         work.save(held, {}, Standing(number, number))
         work.wait()
     for number, name in zip((1, 2), store.names(), strict=True):
         found, _ = samples.read(store, name, Mesh())
-        assert all(torch.equal(piece.local, samples.value(piece.name, number)) for piece in found)
+        assert all(torch.equal(local_tensor.local, samples.value(local_tensor.name, number)) for local_tensor in found)
 
 
 def test_what_fails_before_the_copy_is_made_is_told_as_well(tmp_path: Path, monkeypatch) -> None:
-    held = samples.pieces(Mesh(), 0, seed=1)
+    held = samples.local_tensors(Mesh(), 0, seed=1)
     work = saver(LocalStore(tmp_path))
 
     def fail(*_: object) -> None:
@@ -158,7 +161,7 @@ def test_what_fails_before_the_copy_is_made_is_told_as_well(tmp_path: Path, monk
     work.wait()
     work.save(held, {held[0].name: {"rate": np.float64(0.5)}}, Standing(3, 3))
     work.wait()
-    assert [news.event for news in work.news()] == ["warning", "warning", "saved"]
+    assert [take_events.event for take_events in work.take_events()] == ["warning", "warning", "saved"]
     _, states = samples.read(LocalStore(tmp_path), LocalStore(tmp_path).names()[-1], Mesh())
     assert states[held[0].name]["rate"] == 0.5
 

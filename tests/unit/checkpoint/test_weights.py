@@ -3,7 +3,7 @@ from safetensors.torch import load_file, load_model
 from torch import nn
 
 from onecurve.checkpoint.weights import save_weights
-from onecurve.device.piece import piece_of
+from onecurve.device.local_tensor import local_tensor_of
 
 
 class Tied(nn.Module):
@@ -24,7 +24,7 @@ def test_the_file_is_safetensors_and_loads_into_the_model(tmp_path) -> None:
     model = Tied()
     named = [*model.named_parameters(), *model.named_buffers()]
     path = tmp_path / "weights.safetensors"
-    save_weights([piece_of(name, tensor, True) for name, tensor in named], path, writer=True)
+    save_weights([local_tensor_of(name, tensor, True) for name, tensor in named], path, writer=True)
     found = load_file(path)
     assert set(found) == {name for name, _ in named}
     for name, tensor in named:

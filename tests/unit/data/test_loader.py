@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onecurve.data.loader import Evaluation, Reader, Training
+from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
 from onecurve.data.order import Order, Sample
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.mesh import Mesh
@@ -37,7 +37,7 @@ def ids(batches) -> list[list[list[int]]]:
 
 def test_worker_processes_change_nothing() -> None:
     reader, order, plan = Reader(Noisy(20), 5), Order([20], 5), Plan(Mesh(replicate=2), (3, 1), 2)
-    alone, helped = (list(Training(reader, order, plan, 0, 4, workers)) for workers in (0, 2))
+    alone, helped = (list(TrainingBatches(reader, order, plan, 0, 4, workers)) for workers in (0, 2))
     assert ids(alone) == ids(helped)
     for a, b in zip(alone, helped, strict=True):
         for one, other in zip(a.rounds, b.rounds, strict=True):
@@ -66,16 +66,16 @@ def test_evaluation_sees_each_sample_once(size: int, replicate: int, shard: int,
     plan = Plan(Mesh(replicate=replicate, shard=shard), micro_batch)
     seen, counts = [], set()
     for rank in range(plan.mesh.data):
-        micros = list(Evaluation(Reader(Noisy(size), 0), plan, rank, workers=0))
-        counts.add(len(micros))
-        seen += [index for micro in micros if micro.samples for index in micro.target.tolist()]
+        micro_batches = list(EvaluationBatches(Reader(Noisy(size), 0), plan, rank, workers=0))
+        counts.add(len(micro_batches))
+        seen += [index for micro in micro_batches if micro.samples for index in micro.target.tolist()]
     assert sorted(seen) == list(range(size))
     assert len(counts) == 1  # so that collectives meet
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_evaluation_can_be_repeated_in_the_same_processes(workers: int) -> None:
-    evaluation = Evaluation(Reader(Noisy(20), 0), Plan(Mesh(replicate=2), (3, 1)), 0, workers)
+    evaluation = EvaluationBatches(Reader(Noisy(20), 0), Plan(Mesh(replicate=2), (3, 1)), 0, workers)
     children = set(multiprocessing.active_children())
     seen = [[micro.target.tolist() for micro in evaluation] for _ in range(3)]
     assert seen[0] == seen[1] == seen[2]

@@ -2,13 +2,20 @@ from pathlib import Path
 
 import pytest
 
-from onecurve.describe.cluster import Cluster, DeviceSpec, Hosts, Link, Split
+from onecurve.describe.cluster import Cluster, CoreSplit, DeviceSpec, HostGroup, Link
 from onecurve.describe.convert import read_toml, write_toml
 from onecurve.describe.errors import OnecurveError
 
 CPU = DeviceSpec("cpu", "cpu", 8 << 30, 1e10, {"fp32": 1e11}, 1.0, 0.4, {"fp32": {"64": 5e10, "512": 1e11}}, 5e-6)
-HOSTS = Hosts(
-    CPU, 2, 4, 4, Link(1e-4, 1e9, 0.5), Link(1e-3, 1e8), None, (Split(1, 0.9, 0.7, 1.1), Split(4, 3.2, 2.0, 1.5))
+HOSTS = HostGroup(
+    CPU,
+    2,
+    4,
+    4,
+    Link(1e-4, 1e9, 0.5),
+    Link(1e-3, 1e8),
+    None,
+    (CoreSplit(1, 0.9, 0.7, 1.1), CoreSplit(4, 3.2, 2.0, 1.5)),
 )
 
 
@@ -19,11 +26,11 @@ def test_a_file_has_it_all(tmp_path: Path) -> None:
 
 def test_cores_are_dealt_out_to_ranks() -> None:
     one, four = HOSTS.as_ranks(1), HOSTS.as_ranks(4)
-    assert (one.devices, one.cores, one.device.memory) == (1, 4, 8 << 30)
+    assert (one.devices_per_host, one.cores_per_host, one.device.memory) == (1, 4, 8 << 30)
     assert one.device.speed("fp32") == pytest.approx(3.2e11)
-    assert (four.devices, four.cores, four.device.memory) == (4, 1, 2 << 30)
-    assert four.device.bandwidth == pytest.approx(0.7e10)
-    assert four.device.operation == pytest.approx(5.5e-6)
+    assert (four.devices_per_host, four.cores_per_host, four.device.memory) == (4, 1, 2 << 30)
+    assert four.device.memory_bandwidth == pytest.approx(0.7e10)
+    assert four.device.op_seconds == pytest.approx(5.5e-6)
 
 
 def test_small_products_reach_less() -> None:
@@ -37,8 +44,8 @@ def test_small_products_reach_less() -> None:
     [
         ("groups = []", "one kind"),
         ("[[groups]]\ncount = 0\n[groups.device]\nname = 'd'", "at least 1"),
-        ("[[groups]]\n[groups.device]\nname = 'd'\nbandwidth = -1.0", "above 0"),
-        ("[[groups]]\n[groups.device]\nname = 'd'\nrates = {fp32 = {x = 1.0}}", "numbers of rows"),
+        ("[[groups]]\n[groups.device]\nname = 'd'\nmemory_bandwidth = -1.0", "above 0"),
+        ("[[groups]]\n[groups.device]\nname = 'd'\nmatmul_rates = {fp32 = {x = 1.0}}", "numbers of rows"),
         ("[[groups]]\n[groups.device]\nnam = 'd'", "nam"),
     ],
 )

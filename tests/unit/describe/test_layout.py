@@ -21,8 +21,8 @@ def test_what_cannot_be_read_says_how_it_should_read(text: str) -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 5))
-def test_the_ranks_share_every_element_once(parts: int, degree: int, piece: int) -> None:
-    length = parts * degree * piece
+def test_the_ranks_share_every_element_once(parts: int, degree: int, local_tensor: int) -> None:
+    length = parts * degree * local_tensor
     held = [range(*run) for place in range(degree) for run in Layout(0, parts).runs(length, place, degree)]
     assert sorted(place for run in held for place in run) == list(range(length))
 

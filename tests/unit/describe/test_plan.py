@@ -11,7 +11,7 @@ from onecurve.describe.convert import read_toml, to_toml, write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import AXES, Mesh
 from onecurve.describe.plan import Plan, default_plan, split_evenly
-from onecurve.describe.validity import validate
+from onecurve.describe.plan_validation import validate
 
 HOST = Cluster.of("cpu", 2, 8 << 30, 2)
 

@@ -1,9 +1,9 @@
 import torch
 from torch import nn
 
-from onecurve.apply.blueprint import draw
-from onecurve.job.batch import Micro
+from onecurve.job.batch import MicroBatch
 from onecurve.measure.blocks import called_modules, find_blocks
+from onecurve.model.deferred import defer_init
 
 
 class Model(nn.Module):
@@ -60,11 +60,11 @@ class Walks(nn.Module):
 
 
 def test_what_is_not_called_is_no_block() -> None:
-    blueprint = draw(Walks, seed=0)
-    assert find_blocks(blueprint.module) == ["walked1", "walked2", "called.0", "called.1"]
-    micro = Micro(torch.zeros(3, 2), None, 3)
-    called = called_modules(blueprint.module, lambda _: blueprint.forward(micro))
-    assert find_blocks(blueprint.module, called) == ["called.0", "called.1"]
+    deferred = defer_init(Walks, seed=0)
+    assert find_blocks(deferred.module) == ["walked1", "walked2", "called.0", "called.1"]
+    micro = MicroBatch(torch.zeros(3, 2), None, 3)
+    called = called_modules(deferred.module, lambda _: deferred.forward(micro))
+    assert find_blocks(deferred.module, called) == ["called.0", "called.1"]
 
 
 def test_a_forward_that_fails_tells_nothing() -> None:

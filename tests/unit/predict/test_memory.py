@@ -6,7 +6,7 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
-from onecurve.describe.profile import Module, Profile, Work
+from onecurve.describe.profile import ModuleProfile, Profile, Work
 from onecurve.predict.memory import components, refuse_if_too_large, state_bytes
 
 GIB = 1 << 30
@@ -47,19 +47,20 @@ def test_what_does_not_says_by_how_much_and_the_mend(needed: int, plan: str, clu
 
 def test_stages_of_unlike_blocks_hold_what_theirs_take() -> None:
     heavy, light = (
-        Module(("b",) * count, size, size, 0, 0, Work(), kept=10 * size, given=0) for count, size in ((1, 300), (3, 20))
+        ModuleProfile(("b",) * count, size, size, 0, 0, Work(), activation_bytes=10 * size, input_bytes=0)
+        for count, size in ((1, 300), (3, 20))
     )
-    found = Profile(1, (heavy, light), Module((), 0, 0, 0, 0, Work(), 0, 0), 0, 2, order=(0, 1, 1, 1))
+    found = Profile(1, (heavy, light), ModuleProfile((), 0, 0, 0, 0, Work(), 0, 0), 0, 2, order=(0, 1, 1, 1))
     plan = replace(Plan.parse("pipeline2 mb1×2"), stages=(1, 3))
-    parts = components(found, plan, Engine(weight_bytes=4, kept_gradient_bytes=4, state_bytes=8), 0)
+    parts = components(found, plan, Engine(weight_bytes=4, stored_gradient_bytes=4, optimizer_state_bytes=8), 0)
     assert (parts["weights"], parts["activations"]) == (pytest.approx(300 * 4), pytest.approx(2 * 3000))
 
 
 def test_components_by_hand() -> None:
     """Eight blocks on four stages: the first stage has four rounds under way of two blocks each."""
-    block = Module(("b",) * 8, 100, 100, 0, 0, Work(), kept=1000, given=10)
-    found = Profile(1, (block,), Module((), 50, 50, 0, 0, Work(), kept=3000, given=0), 0, 2)
-    engine = Engine(weight_bytes=4, kept_gradient_bytes=4, state_bytes=8)
+    block = ModuleProfile(("b",) * 8, 100, 100, 0, 0, Work(), activation_bytes=1000, input_bytes=10)
+    found = Profile(1, (block,), ModuleProfile((), 50, 50, 0, 0, Work(), activation_bytes=3000, input_bytes=0), 0, 2)
+    engine = Engine(weight_bytes=4, stored_gradient_bytes=4, optimizer_state_bytes=8)
     plan = Plan.parse("pipeline4 mb1×8")
     assert components(found, plan, engine, overhead=7) == {
         "weights": 250 * 4,
@@ -71,8 +72,10 @@ def test_components_by_hand() -> None:
     }
     again = components(found, Plan.parse("pipeline4 mb1×8 recompute=full"), engine, 0)
     assert again["activations"] == 2 * 10 + 1000 + 3000  # the last stage: few rounds, but the output
-    shared = components(found, Plan.parse("replicate4 mb1"), Engine(state_bytes=8, shares_state=True), 0)
+    shared = components(
+        found, Plan.parse("replicate4 mb1"), Engine(optimizer_state_bytes=8, shards_optimizer_state=True), 0
+    )
     assert shared["optimizer"] == 850 * 8 / 4
-    cut = components(found, Plan.parse("shard4 mb1×2"), Engine(gathered_bytes=2), 0)
+    cut = components(found, Plan.parse("shard4 mb1×2"), Engine(all_gather_bytes=2), 0)
     assert cut["gradients"] == 850 * 4  # whole between rounds
     assert cut["gathered"] == (2 * 100 + 50) * 2

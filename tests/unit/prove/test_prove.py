@@ -5,10 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from onecurve.device.piece import piece_of
+from onecurve.device.local_tensor import local_tensor_of
 from onecurve.prove.comparison import Difference, compare_step, first_and_worst, keep_step
-from onecurve.prove.curve import excess, perturb
 from onecurve.prove.dropout import NoDropout, switch_off
+from onecurve.prove.loss_curve import excess, perturb
 from onecurve.prove.matrix import matrix
 from onecurve.prove.reference import train_on_one_device
 
@@ -21,8 +21,8 @@ def stepped() -> nn.Module:
 
 
 def differences(module: nn.Module, folder, loss: float = 2.0) -> list[Difference]:
-    trained = [piece_of(name, p, True) for name, p in module.named_parameters()]
-    state = [*trained, *(piece_of(name, b, True) for name, b in module.named_buffers())]
+    trained = [local_tensor_of(name, p, True) for name, p in module.named_parameters()]
+    state = [*trained, *(local_tensor_of(name, b, True) for name, b in module.named_buffers())]
     return compare_step(state, trained, 0, loss, 0.1, folder)
 
 

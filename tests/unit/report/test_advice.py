@@ -4,7 +4,7 @@ from onecurve.describe.advice import Advice, RunnerUp
 from onecurve.describe.convert import from_plain
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.report.plan import advice_lines, advice_plain, plan_file
+from onecurve.report.advice import advice_lines, advice_plain, plan_file
 
 GIB = 1 << 30
 

@@ -5,9 +5,9 @@ from rich.console import Console
 from onecurve.describe.record import EvaluationRecord, EventRecord, StartRecord, StepRecord
 from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.describe.verdict import CheckResult, Verdict
+from onecurve.report.check_table import result_lines, verdict_line
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines
-from onecurve.report.verdicts import result_lines, verdict_line
 
 
 def step(number: int, **changes) -> StepRecord:

@@ -10,8 +10,8 @@ from torch import nn
 import onecurve as oc
 from onecurve.describe.errors import UserCodeError
 from onecurve.describe.record import EvaluationRecord
-from onecurve.job.batch import Micro
-from onecurve.train.best import Best
+from onecurve.job.batch import MicroBatch
+from onecurve.train.early_stopping import BestTracker
 from onecurve.verbs.prepare import Run
 
 
@@ -41,9 +41,9 @@ def job(bad: int | None = None, **changes) -> oc.Job:
     return oc.Job(**(settings | changes))
 
 
-def train(made: oc.Job, plan: str = "auto", unread: bool = False):
+def train(made: oc.Job, plan: str = "auto", skips_on_device: bool = False):
     with Run(made, plan) as run:
-        run.trainer.update.unread = unread
+        run.trainer.update.skips_on_device = skips_on_device
         reports = [run.step(batch) for batch in run]
         return [report.record() for report in reports], [p.detach().clone() for p in run.model.parameters()]
 
@@ -55,9 +55,9 @@ def test_rounds_do_not_change_the_result() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("unread", [False, True], ids=["read at once", "read late"])
-def test_a_step_that_is_not_finite_is_skipped_and_its_samples_consumed(unread: bool) -> None:
-    records, weights = train(job(bad=11, epochs=None), unread=unread)
+@pytest.mark.parametrize("skips_on_device", [False, True], ids=["read at once", "read late"])
+def test_a_step_that_is_not_finite_is_skipped_and_its_samples_consumed(skips_on_device: bool) -> None:
+    records, weights = train(job(bad=11, epochs=None), skips_on_device=skips_on_device)
     skipped = [record for record in records if record.skipped]
     assert len(skipped) == 1  # 64 samples in 8 steps: sample 11 is met once
     assert [record.samples for record in records] == [8 * step for step in range(1, 9)]
@@ -65,11 +65,11 @@ def test_a_step_that_is_not_finite_is_skipped_and_its_samples_consumed(unread: b
     assert math.isnan(skipped[0].loss)
 
 
-@pytest.mark.parametrize("unread", [False, True], ids=["read at once", "read late"])
-def test_a_skipped_step_leaves_no_trace_in_batch_norm(unread: bool) -> None:
+@pytest.mark.parametrize("skips_on_device", [False, True], ids=["read at once", "read late"])
+def test_a_skipped_step_leaves_no_trace_in_batch_norm(skips_on_device: bool) -> None:
     made = job(bad=11, model=lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
     with Run(made) as run:
-        run.trainer.update.unread = unread
+        run.trainer.update.skips_on_device = skips_on_device
         reports = [run.step(batch) for batch in run]
         assert sum(report.record().skipped for report in reports) == 1
         assert all(buffer.isfinite().all() for buffer in run.model.buffers())
@@ -130,7 +130,7 @@ def test_in_fp16_an_overflow_is_skipped_and_halves_the_scale() -> None:
 
 
 def test_reading_late_changes_no_number() -> None:
-    at_once, late = train(job(bad=11)), train(job(bad=11), unread=True)
+    at_once, late = train(job(bad=11)), train(job(bad=11), skips_on_device=True)
     for a, b in zip(at_once[1], late[1], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
@@ -192,11 +192,11 @@ def test_auc_is_that_of_all_pairs() -> None:
 
 
 def test_patience_ends_a_run_that_gets_no_better() -> None:
-    best = Best(oc.Evaluate(Points, every=1, watch="auc", better="higher", patience=2))
+    best = BestTracker(oc.Evaluate(Points, every=1, watch="auc", better="higher", patience=2))
     for step, value in enumerate([0.5, 0.7, 0.6, 0.65]):
-        assert not best.hopeless
+        assert not best.out_of_patience
         best.add(EvaluationRecord(step, 1.0, {"auc": value}, 1, 0.0))
-    assert best.hopeless
+    assert best.out_of_patience
     assert (best.step, best.value) == (1, 0.7)
 
 
@@ -222,5 +222,5 @@ def test_a_dict_input_becomes_keywords() -> None:
         def forward(self, a, b=2):
             return a * b
 
-    assert Micro({"a": torch.tensor(3), "b": 4}, None, 1).forward(Takes()) == 12
-    assert Micro((torch.tensor(3), 5), None, 1).forward(Takes()) == 15
+    assert MicroBatch({"a": torch.tensor(3), "b": 4}, None, 1).forward(Takes()) == 12
+    assert MicroBatch((torch.tensor(3), 5), None, 1).forward(Takes()) == 15

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from onecurve.device.piece import piece_of
-from onecurve.train.outcome import factor, outcome, squares
-from onecurve.train.update import can_skip_unread
+from onecurve.device.local_tensor import local_tensor_of
+from onecurve.train.step_report import factor, outcome, squares
+from onecurve.train.update import can_skip_on_device
 
 
 def pieces_of(module: nn.Module, first: bool = True):
-    return [piece_of(name, parameter, first) for name, parameter in module.named_parameters()]
+    return [local_tensor_of(name, parameter, first) for name, parameter in module.named_parameters()]
 
 
 def test_clipping_is_torchs_own() -> None:
@@ -18,8 +18,8 @@ def test_clipping_is_torchs_own() -> None:
     module = nn.Linear(5, 3)
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter) * 10
-    pieces = pieces_of(module)
-    sums = torch.tensor([6.0, 4.0, squares(pieces), 0.0, 0.0], dtype=torch.float64)
+    local_tensors = pieces_of(module)
+    sums = torch.tensor([6.0, 4.0, squares(local_tensors), 0.0, 0.0], dtype=torch.float64)
     by = factor(sums, nominal=8, clip=0.3)
     ours = [parameter.grad * by for parameter in module.parameters()]
     for parameter in module.parameters():
@@ -54,5 +54,5 @@ def test_what_is_not_finite() -> None:
 
 def test_which_optimizers_can_skip_by_themselves() -> None:
     parameters = [nn.Parameter(torch.zeros(1))]
-    assert can_skip_unread(torch.optim.AdamW(parameters, fused=True))
-    assert not can_skip_unread(torch.optim.RMSprop(parameters))
+    assert can_skip_on_device(torch.optim.AdamW(parameters, fused=True))
+    assert not can_skip_on_device(torch.optim.RMSprop(parameters))

@@ -1,0 +1,53 @@
+"""Synchronized batch norm over one rank is torch's own; over several, check proves it (tests/promises)."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from onecurve.apply.sync_batch_norm import average_statistics, synchronize
+
+
+@pytest.fixture
+def group(tmp_path):
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(nn.BatchNorm1d, (6, 3)), (nn.BatchNorm1d, (4, 3, 5)), (nn.BatchNorm2d, (4, 3, 5, 2))]
+)
+@pytest.mark.parametrize(
+    "settings", [{}, {"affine": False}, {"momentum": None}, {"track_running_stats": False}, {"eps": 0.1}]
+)
+def test_it_equals_torchs_own(group, kind, shape, settings) -> None:
+    torch.manual_seed(0)
+    own, theirs = kind(3, **settings).double(), kind(3, **settings).double()
+    if settings.get("affine", True):
+        nn.init.normal_(own.weight)
+        theirs.load_state_dict(own.state_dict())
+    synchronize(own, group)
+    assert isinstance(own, kind)
+    for _ in range(3):
+        x = torch.randn(shape, dtype=torch.float64) * 3 + 10
+        x1, x2 = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y1, y2 = own(x1), theirs(x2)
+        weights = torch.randn_like(y1)
+        (y1 * weights).sum().backward()
+        (y2 * weights).sum().backward()
+        torch.testing.assert_close(y1, y2)
+        torch.testing.assert_close(x1.grad, x2.grad)
+    for (name, mine), other in zip(own.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, msg=name)
+    for (name, mine), other in zip(own.named_buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(mine, other, msg=name)
+    torch.testing.assert_close(own.eval()(x), theirs.eval()(x))
+
+
+def test_averaging_one_rank_changes_nothing(group) -> None:
+    norm = nn.BatchNorm1d(3)
+    norm(torch.randn(5, 3))
+    before = norm.running_var.clone()
+    average_statistics(norm, group)
+    assert torch.equal(norm.running_var, before)

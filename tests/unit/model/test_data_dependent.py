@@ -1,0 +1,22 @@
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from onecurve.model.data_dependent import DataDependentFallback
+
+
+def test_what_depends_on_values_has_as_many_elements_as_it_could() -> None:
+    with FakeTensorMode(), DataDependentFallback():
+        x = torch.randn(3, 4)
+        mask = x > 0
+        assert x[mask].shape == (12,)
+        assert x[:, mask[0]].shape == (3, 4)
+        assert mask.nonzero().shape == (12, 2)
+        assert torch.masked_select(x, mask).shape == (12,)
+        assert [each.shape for each in torch.where(mask)] == [(12,), (12,)]
+
+
+def test_a_number_that_is_read_is_zero() -> None:
+    with FakeTensorMode(), DataDependentFallback():
+        assert torch.tensor([3.0]).sum().item() == 0.0
+        assert not (torch.ones(2).sum() > 1)
+        assert int(torch.ones(2, dtype=torch.int64).sum()) == 0
