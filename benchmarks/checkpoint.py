@@ -1,9 +1,11 @@
-"""What a checkpoint costs: `python benchmarks/checkpoint.py --json`.
+"""Measures what saving and loading a checkpoint costs, compared with a plain copy and with PyTorch's DCP.
 
-Two ranks with 256 MB of parameters and Adam state between them. In turn, in the same processes: an asynchronous
-save by onecurve and by DCP (how long the step waits), a plain copy of the same tensors, a verified load and DCP's load.
-Ratios are medians over neighbours. Then what the first rank does in a save of 1, 32 and 1,024 ranks, whose files are
-simulated.
+    python benchmarks/checkpoint.py [--pairs N] [--json]
+
+Two ranks share 256 MB of parameters and Adam state. The same processes take turns with an asynchronous save by onecurve
+and one by DCP (the time that the training step waits), a plain copy of the same tensors, a verified load by onecurve
+and a load by DCP. Ratios are medians over consecutive measurements. Afterwards the commit of the first rank is timed
+among the simulated files of 1, 32 and 1,024 ranks.
 """
 
 import argparse
@@ -20,15 +22,16 @@ from overhead import HERE, ratio, torchrun
 
 from onecurve.checkpoint.hashed_json import dump_hashed
 from onecurve.checkpoint.local_store import LocalStore
-from onecurve.checkpoint.manifest import Root, Standing, data_file, manifest_file
+from onecurve.checkpoint.manifest import Root, SavePoint, data_file, manifest_file
 from onecurve.checkpoint.store import name_of
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 
-_WORLDS = (1, 32, 1024)
+_WORLD_SIZES = (1, 32, 1024)
 
 
 def measure(pairs: int) -> dict[str, Any]:
+    """Run `pairs` turns of checkpoint_rank.py on two ranks; return its times in seconds and its bytes per rank."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "seconds.json"
         subprocess.run([*torchrun(), str(HERE / "checkpoint_rank.py"), str(out), str(pairs)], check=True)
@@ -36,10 +39,10 @@ def measure(pairs: int) -> dict[str, Any]:
 
 
 def first_rank_seconds(ranks: int, saves: int = 30) -> float:
-    """The commit, which the first rank alone does, among the files of so many others."""
+    """Median seconds of a commit, the only work that the first rank does alone, among the files of `ranks` ranks."""
     token = "0123456789abcdef"
-    name, root = name_of(1, token), dump_hashed(Root(token, ranks, Standing(1, 1), Plan(Mesh(shard=ranks)), {}))
-    found = []
+    name, root = name_of(1, token), dump_hashed(Root(token, ranks, SavePoint(1), Plan(Mesh(shard=ranks)), {}))
+    seconds = []
     for _ in range(saves):
         folder = Path(tempfile.mkdtemp())
         store = LocalStore(folder)
@@ -49,25 +52,26 @@ def first_rank_seconds(ranks: int, saves: int = 30) -> float:
                 (folder / f".{name}.part" / file).write_bytes(b"simulated")
         begin = time.perf_counter()
         store.commit(name, root)
-        found.append(time.perf_counter() - begin)
+        seconds.append(time.perf_counter() - begin)
         shutil.rmtree(folder)
-    return statistics.median(found)
+    return statistics.median(seconds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
-    measured = measure(chosen.pairs)
-    seconds = {name: values[1:] for name, values in measured["seconds"].items()}  # the first makes memory and folders
+    parser.add_argument("--pairs", type=int, default=15, help="measurements of each kind", metavar="N")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    arguments = parser.parse_args()
+    measured = measure(arguments.pairs)
+    # The first measurement also allocates memory and creates folders.
+    seconds = {name: values[1:] for name, values in measured["seconds"].items()}
     ratios = {
         "stall_over_copy": ratio(seconds["stall"], seconds["copy"]),
         "dcp_async_stall_over_copy": ratio(seconds["dcp_stall"], seconds["copy"]),
         "load_over_dcp": ratio(seconds["load"], seconds["dcp_load"]),
     }
-    commits = {str(ranks): first_rank_seconds(ranks) for ranks in _WORLDS}
-    if chosen.json:
+    commits = {str(ranks): first_rank_seconds(ranks) for ranks in _WORLD_SIZES}
+    if arguments.json:
         print(json.dumps({name: value for name, (value, _) in ratios.items()} | {"first_rank_seconds": commits}))
         return
     print(f"{measured['bytes_per_rank'] / 1e6:.0f} MB on each rank")
@@ -75,8 +79,8 @@ def main() -> None:
         print(f"{name:28} {value:.3f}  ({low:.3f} … {high:.3f})")
     for name, values in measured["seconds"].items():
         print(f"{name:28} median {statistics.median(values) * 1000:.1f} ms, first {values[0] * 1000:.1f} ms")
-    for ranks, taken in commits.items():
-        print(f"first rank, {ranks:>5} ranks: {taken * 1000:.2f} ms (other ranks' files simulated)")
+    for ranks, commit in commits.items():
+        print(f"first rank, {ranks:>5} ranks: {commit * 1000:.2f} ms (other ranks' files simulated)")
 
 
 if __name__ == "__main__":

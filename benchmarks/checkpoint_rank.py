@@ -1,4 +1,4 @@
-"""One of the ranks that benchmarks/checkpoint.py starts: saves and loads by onecurve and DCP, plain copies, in turn."""
+"""One rank of benchmarks/checkpoint.py: takes turns with saves and loads by onecurve and DCP and with plain copies."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ from onecurve.checkpoint.local_store import LocalStore
 from onecurve.device.collectives import all_gather_text
 
 WIDTH, DEPTH = 592, 12
-"""Of a stack of transformer-like blocks: 12 tensors each, together 256 MB with Adam's two tensors per parameter."""
+"""Features and number of blocks of the model: 12 parameters per block, 256 MB with Adam's two tensors per parameter."""
 
 
 class Block(nn.Module):
@@ -55,77 +55,82 @@ def job() -> oc.Job:
 
 
 def timed(act: Callable[[], Any]) -> float:
-    """All ranks begin together; what the slowest took."""
+    """Start `act` on all ranks together; return the seconds of the slowest rank."""
     dist.barrier()
     begin = time.perf_counter()
     act()
-    taken = torch.tensor([time.perf_counter() - begin])
-    dist.all_reduce(taken, dist.ReduceOp.MAX)
-    return float(taken)
+    seconds = torch.tensor([time.perf_counter() - begin])
+    dist.all_reduce(seconds, dist.ReduceOp.MAX)
+    return float(seconds)
 
 
-def stock_state(run: oc.prepare) -> dict[str, Tensor]:
-    """The same tensors as DCP wants them: distributed ones."""
-    found: dict[str, Tensor] = {}
-    states = run.trainer.update.state()
-    for local_tensor in run._held.saved:
-        whole = local_tensor.whole.detach()
-        found[local_tensor.name] = whole
+def dcp_state(run: oc.prepare) -> dict[str, Tensor]:
+    """Return the parameters and the optimizer state as DCP needs them, with sharded tensors as DTensors."""
+    state: dict[str, Tensor] = {}
+    states = run._parts.trainer.update.state()
+    for local_tensor in run._part.state_dict_tensors:
+        parameter = local_tensor.registered.detach()
+        state[local_tensor.name] = parameter
         for key, value in states[local_tensor.name].items():
-            like = isinstance(value, Tensor) and value.dim()
-            found[f"{local_tensor.name}.{key}"] = (
-                DTensor.from_local(value, whole.device_mesh, whole.placements, shape=whole.shape, stride=whole.stride())
-                if like and isinstance(whole, DTensor)
+            has_elements = isinstance(value, Tensor) and value.dim()
+            state[f"{local_tensor.name}.{key}"] = (
+                DTensor.from_local(
+                    value,
+                    parameter.device_mesh,
+                    parameter.placements,
+                    shape=parameter.shape,
+                    stride=parameter.stride(),
+                )
+                if has_elements and isinstance(parameter, DTensor)
                 else value
             )
-    return found
+    return state
 
 
 def main(out: str, pairs: str) -> None:
     torch.set_num_threads(1)
-    folder = ""
     seconds: dict[str, list[float]] = {}
 
-    def note(name: str, taken: float) -> None:
-        seconds.setdefault(name, []).append(taken)
+    def record(name: str, measured: float) -> None:
+        seconds.setdefault(name, []).append(measured)
 
-    place = tempfile.mkdtemp(prefix="onecurve-benchmark-")
-    with oc.prepare(job(), plan="shard2 mb2", out=place) as run:
-        folder = all_gather_text(place)[0]
-        run._checkpoints._store._folder = Path(folder) / "ours"
+    own_folder = tempfile.mkdtemp(prefix="onecurve-benchmark-")
+    with oc.prepare(job(), plan="shard2 mb2", out=own_folder) as run:
+        folder = Path(all_gather_text(own_folder)[0])
+        run._checkpoints._store._folder = folder / "onecurve"
         group = dist.new_group(backend="gloo")
         for batch in run:
             run.step(batch)
             if batch.step == 1:
                 break
-        state = stock_state(run)
+        state = dcp_state(run)
         sources = [t.to_local() if isinstance(t, DTensor) else t for t in state.values()]
         sources = [source for source in sources if source.numel()]
         copies = [torch.zeros_like(source) for source in sources]
         for number in range(int(pairs)):
-            run._checkpoints.saved_step = -1
-            note("stall", timed(lambda number=number: run.checkpoint(number + 2)))
+            run._steps_done = number + 2  # every save is of another step
+            record("stall", timed(run._save_checkpoint))
             run._checkpoints.wait()
-            note("copy", timed(lambda: torch._foreach_copy_(copies, sources)))
-            stock = Path(folder) / f"dcp-{number}"
-            waiting: list[Any] = []
-            note("dcp_stall", timed(lambda s=stock, w=waiting: w.append(save_stock(state, s, group))))
-            waiting[0].result()
-            store = LocalStore(Path(folder) / "ours")
+            record("copy", timed(lambda: torch._foreach_copy_(copies, sources)))
+            dcp_folder = folder / f"dcp-{number}"
+            pending: list[Any] = []
+            record("dcp_stall", timed(lambda f=dcp_folder, p=pending: p.append(save_with_dcp(state, f, group))))
+            pending[0].result()
+            store = LocalStore(folder / "onecurve")
             name = store.names()[-1]
-            note("load", timed(partial(load, run, store, name)))
-            note("dcp_load", timed(lambda s=stock: dcp.load(state, checkpoint_id=s, process_group=group)))
+            record("load", timed(partial(load, run, store, name)))
+            record("dcp_load", timed(lambda f=dcp_folder: dcp.load(state, checkpoint_id=f, process_group=group)))
     if run.world.rank == 0:
         nbytes = sum(source.nbytes for source in sources)
         Path(out).write_text(json.dumps({"seconds": seconds, "bytes_per_rank": nbytes}))
 
 
 def load(run: oc.prepare, store: LocalStore, name: str) -> None:
-    Checkpoint(store, name).load(run._held.saved, run.plan.mesh, run.world.rank)
+    Checkpoint(store, name).load(run._part.state_dict_tensors, run.plan.mesh, run.world.rank)
 
 
-def save_stock(state: dict[str, Tensor], place: Path, group: dist.ProcessGroup) -> Any:
-    return dcp.async_save(state, checkpoint_id=place, process_group=group)
+def save_with_dcp(state: dict[str, Tensor], folder: Path, group: dist.ProcessGroup) -> Any:
+    return dcp.async_save(state, checkpoint_id=folder, process_group=group)
 
 
 if __name__ == "__main__":

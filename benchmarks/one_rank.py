@@ -39,10 +39,10 @@ from onecurve.job.objective import objective_of
 from onecurve.measure.op_counter import OpCounter
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
-from onecurve.planner.completion import complete
+from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
 from onecurve.planner.pipeline_stages import dataflow_of
-from onecurve.planner.tensor_layouts import cut_blocks
+from onecurve.planner.tensor_layouts import split_block_runs
 from onecurve.planner.traced_model import TracedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -75,10 +75,10 @@ class RankTrace:
     """Bytes, as are the following."""
     gradients: int
     optimizer: int
-    kept: int
-    """Activations of one micro-batch."""
+    activation_bytes: int
+    """Activations that one micro-batch saves for backward."""
     in_flight: int
-    """Micro-batches whose activations it has at once, at most."""
+    """Largest number of micro-batches whose activations are in memory at the same time."""
     collectives: tuple[Collective, ...]
 
     @property
@@ -97,8 +97,8 @@ class _PretendedPart(PipelinePart):
     """A part that holds shapes."""
 
     def _materialize(self, module: nn.Module) -> None:
-        if isinstance(self._weights, Materializer) and not isinstance(self._weights._recorder, _Unmade):
-            self._weights = Materializer(_Unmade(), torch.device("meta"), self._dtype)  # type: ignore[arg-type]
+        if isinstance(self._materializer, Materializer) and not isinstance(self._materializer._recorder, _Unmade):
+            self._materializer = Materializer(_Unmade(), torch.device("meta"), self._master_dtype)  # type: ignore[arg-type]
         super()._materialize(module)
 
     def trace(self, micro: MicroBatch, job: oc.Job) -> tuple[int, list[Collective]]:
@@ -112,21 +112,21 @@ class _PretendedPart(PipelinePart):
             self._rounds, self._seeds = [MicroBatch(*fake, micro.samples)], [0]
             self._objective, self._scale = objective_of(job.loss), 1.0
             self._totals = torch.zeros(2, dtype=torch.float64)
-            self._reduce_in_backward(False)
-            for number in self._spans:
-                shapes = self._given(number, self._rounds[0])
+            self._set_reduce_in_backward(False)
+            for number in self._stage_spans:
+                shapes = self._received_shapes(number, self._rounds[0])
                 received = [torch.empty(x.shape, dtype=x.dtype).requires_grad_() for x in shapes]
                 keep = torch.autograd.graph.saved_tensors_hooks(lambda x: _keep(x, activation_bytes), lambda x: x)
-                with self._running(), count:
+                with self._tensor_parallel_context(), count:
                     with keep:
-                        output = self._root(self._train, number, 0, *received)
+                        output = self._root(self._train_forward, number, 0, *received)
                     outputs = [output] if isinstance(output, Tensor) else list(output)
                     count.when = "backward"
                     torch.autograd.backward(outputs, [torch.empty_like(x) for x in outputs])
                     count.when = "forward"
             count.when = "backward"
             with count:
-                self._reduce_rest()
+                self._finish_gradient_reduction()
         for storage in self._parameter_storages():
             activation_bytes.pop(storage, None)
         return sum(activation_bytes.values()), count.collectives
@@ -134,8 +134,8 @@ class _PretendedPart(PipelinePart):
     def _parameter_storages(self) -> set[int]:
         """Of parameters, sharded and gathered."""
         found = {_local(each).untyped_storage()._cdata for each in self._root.parameters()}
-        if self._sharded is not None:
-            for state in fully_shard.state(self._sharded)._state_ctx.all_states:
+        if self._fsdp_root is not None:
+            for state in fully_shard.state(self._fsdp_root)._state_ctx.all_states:
                 for group in state._fsdp_param_groups:
                     for each in group.fsdp_params:
                         gathered = [*each.all_gather_outputs, each._unsharded_param]
@@ -154,25 +154,37 @@ def _local(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
+def complete(plan: Plan, job: oc.Job, data: TrainingData) -> Plan:
+    """Return the plan with its layouts and stages."""
+    deferred = defer_init(job.model, job.seed)
+    return PlanCompleter(job, data, deferred).resolve(plan).plan
+
+
 def build(job: oc.Job, data: TrainingData, plan: Plan, rank: int) -> RankTrace:
-    """`plan` complete."""
+    """Build and trace one rank's part. `plan` has layouts and stages."""
     dataflow = dataflow_of(TracedModel(job, data))
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.mesh.size)
     try:
         mesh = make_mesh(plan.mesh, rank, "cpu")
         device = Device(torch.device("cpu"), "fake", asynchronous=False)
-        drawn, sketched = defer_init(job.model, job.seed), defer_init(job.model, job.seed)
-        part = _PretendedPart(drawn, plan, mesh, device, dataflow, sketched, job.batch_norm)
+        deferred = defer_init(job.model, job.seed)
+        part = _PretendedPart(deferred, plan, mesh, device, dataflow, deferred.trace_copy(), job.batch_norm)
         parameters = sum(local_tensor.local.nbytes for local_tensor in part.parameters)
-        trainable = sum(local_tensor.local.nbytes for local_tensor in part.trained)
-        stages = tuple(tuple(range(span.begin, span.end)) for span in part._spans.values())
-        kept, collectives = part.trace(data.micro(0, plan.share(0)[1]), job)
+        trainable = sum(local_tensor.local.nbytes for local_tensor in part.trainable)
+        stages = tuple(tuple(range(span.begin, span.end)) for span in part._stage_spans.values())
+        activation_bytes, collectives = part.trace(data.micro(0, plan.share(0)[1]), job)
     finally:
         dist.destroy_process_group()
     first = mesh.mesh.coordinates(rank)["pipeline"]
     in_flight = plan.rounds if plan.schedule == "gpipe" else min(plan.rounds, plan.mesh.pipeline - first)
     return RankTrace(
-        stages, parameters, trainable, optimizer_tensors(job) * trainable, kept, in_flight, tuple(collectives)
+        stages=stages,
+        parameters=parameters,
+        gradients=trainable,
+        optimizer=optimizer_tensors(job) * trainable,
+        activation_bytes=activation_bytes,
+        in_flight=in_flight,
+        collectives=tuple(collectives),
     )
 
 
@@ -184,7 +196,7 @@ def expected(
     counts: Counter[str] = Counter()
     own = {flow_blocks[number] for number in blocks}
     if plan.mesh.tensor > 1:
-        for names, run in cut_blocks(TracedModel(job, data), plan, plan.share(0)[1]).items():
+        for names, run in split_block_runs(TracedModel(job, data), plan, plan.share(0)[1]).items():
             assert run is not None
             for each in run.work.collectives:
                 counts[f"{each.kind} {each.when}"] += len(own & set(names))
@@ -243,7 +255,8 @@ def say(plan: Plan, rank: int, found: RankTrace) -> None:
     print(f"rank {rank} of {plan.mesh.size:,} under {plan}: blocks {blocks}")
     for name in ("parameters", "gradients", "optimizer"):
         print(f"{name:12} {bytes_text(getattr(found, name)):>10}  {getattr(found, name):,} bytes")
-    print(f"{'activations':12} {bytes_text(found.activations):>10}  {found.in_flight} × {found.kept:,} bytes at most")
+    per_micro_batch = f"{found.in_flight} × {found.activation_bytes:,} bytes at most"
+    print(f"{'activations':12} {bytes_text(found.activations):>10}  {per_micro_batch}")
     sizes: Counter[tuple[str, int]] = Counter((f"{c.kind} {c.when}", c.size) for c in found.collectives)
     for (name, size), times in sorted(sizes.items()):
         print(f"{times:5} × {name:24} of {size:,} bytes")

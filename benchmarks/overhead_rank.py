@@ -23,11 +23,13 @@ import onecurve as oc
 from onecurve.apply.process_mesh import make_mesh
 from onecurve.data.training_data import open_data
 from onecurve.describe.plan import Plan
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import local_device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
-from onecurve.planner.completion import complete
+from onecurve.model.deferred import defer_init
+from onecurve.planner.completion import PlanCompleter
 from onecurve.runtime.assembly import assemble
 
 _WARM_UP = 5
@@ -71,17 +73,19 @@ class Pieces:
         return self.text[index, :-1], self.text[index, 1:]
 
 
-def plan_of(engine: str, precision: str, steps: int, world: World) -> Plan:
-    """Before the ranks join: layouts are found in a world of the rank's own."""
+def plan_of(engine: str, precision: str, steps: int, world: World) -> ResolvedPlan:
+    """Complete a plan before the ranks join: layouts are derived over a fake process group."""
     text = _PLANS[engine].format(ranks=world.size, share=SIZES["batch"] // world.size, batch=SIZES["batch"])
     this = job(engine, steps)
-    return complete(Plan.parse(f"{text} {precision}"), this, open_data(this))
+    return PlanCompleter(this, open_data(this)).resolve(Plan.parse(f"{text} {precision}"))
 
 
-def onecurve_step(engine: str, plan: Plan, steps: int, world: World) -> Step:
+def onecurve_step(engine: str, resolved: ResolvedPlan, steps: int, world: World) -> Step:
     device = local_device(world.local_rank)
     this = job(engine, steps)
-    trainer = assemble(this, plan, make_mesh(plan.mesh, world.rank, device.kind), device, open_data(this)).trainer
+    plan, deferred = resolved.plan, defer_init(this.model, this.seed)
+    mesh = make_mesh(plan.mesh, world.rank, device.kind)
+    trainer = assemble(this, resolved, mesh, device, open_data(this), deferred).trainer
 
     def step(number: int, text: Tensor, target: Tensor) -> float:
         rounds = zip(text.chunk(plan.rounds), target.chunk(plan.rounds), strict=True)

@@ -1,9 +1,9 @@
-"""What the search would have chosen where others chose, measured and published: `python benchmarks/published_plans.py`.
+"""Compare published plans with the plans that the search chooses: `python benchmarks/published_plans.py`.
 
-For every published dense pre-training run on 64 devices or more (the fastest of each model, cluster, batch and
-sequence) the plan that search chooses for the same job on the same machines, both predicted as onecurve's own engine
-would run them (†: by its memory prediction it would not fit there). Pipeline stages are balanced by the predictor;
-recomputation, sharding and schedules are those that onecurve has.
+The script takes every published dense pre-training run on 64 or more devices (only the fastest run of each model,
+cluster, batch size and sequence length) and searches the best plan for the same job on the same machines. Both plans
+are predicted for onecurve's own engine; † marks a published plan that is predicted not to fit in its memory. The
+predictor balances the pipeline stages. Recomputation, sharding and schedules are those that onecurve supports.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from published_runs import DATA, read
 from transformer import Run, software
 
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.costs import BlockChain, Costs, Trace
+from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Profile
 from onecurve.predict.estimator import Estimator
@@ -29,7 +29,7 @@ _DEGREES = (2, 4, 8)
 
 
 def largest(runs: Iterable[Run]) -> list[Run]:
-    """The fastest of each job on each cluster."""
+    """Return the fastest run of each job on each cluster of 64 or more devices."""
     found: dict[tuple[str, ...], Run] = {}
     for run in runs:
         if not run.dense or run.number("gpus") < _LARGE or run.number("cp", 1) > 1:
@@ -40,8 +40,8 @@ def largest(runs: Iterable[Run]) -> list[Run]:
     return sorted(found.values(), key=lambda run: (run.number("gpus"), run.number("hidden")))
 
 
-def costs(run: Run) -> Costs:
-    """The job as if it had been traced."""
+def costs(run: Run) -> JobCosts:
+    """Return the costs of the job in the form that tracing a model gives."""
     _, made = software(run.source)
 
     def profile(samples: int, tensor: int) -> Profile:
@@ -49,11 +49,11 @@ def costs(run: Run) -> Costs:
 
     layers, heads = int(run.number("layers")), int(run.number("kv_heads") or run.number("heads"))
     halved = profile(2, 2)
-    trace = Trace(profile(1, 1), profile(2, 1), {False: halved, True: halved} if made.sequence else {False: halved})
+    trace = CostTrace(profile(1, 1), profile(2, 1), {False: halved, True: halved} if made.sequence else {False: halved})
     degrees = tuple(each for each in _DEGREES if heads % each == 0)
     row = BlockChain(((1.0, 1.0),) * layers, kinds=(0,) * layers)
     precision = run.plan().precision
-    return Costs({precision: trace}, int(run.number("global_batch")), 1, row, degrees)
+    return JobCosts({precision: trace}, int(run.number("global_batch")), 1, row, degrees)
 
 
 def compare(run: Run) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from transformer import Run, software
 
 from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
-from onecurve.predict.memory import components
+from onecurve.predict.memory import memory_components
 from onecurve.predict.step import Predictor
 
 DATA = [Path(__file__).parent / "data" / name for name in ("published_runs.csv", "published_runs_small.csv")]
@@ -42,7 +42,10 @@ def predicted_memory(run: Run) -> float:
     """GB, of the fullest device."""
     _, made = software(run.source)
     return (
-        sum(components(run.profile(made), run.plan(), run.engine(made), run.hosts().rank_overhead_bytes).values()) / 1e9
+        sum(
+            memory_components(run.profile(made), run.plan(), run.engine(made), run.hosts().rank_overhead_bytes).values()
+        )
+        / 1e9
     )
 
 

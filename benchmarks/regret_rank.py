@@ -18,7 +18,7 @@ from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.data.training_data import open_data
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_plain, to_json, to_plain
-from onecurve.describe.costs import Costs, Timing
+from onecurve.describe.costs import JobCosts, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision, default_plan, split_evenly
 from onecurve.device.collectives import all_gather_text, barrier
@@ -28,8 +28,10 @@ from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.script import load_job
 from onecurve.measure.cluster_probe import measure_cluster
+from onecurve.model.deferred import defer_init
+from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_costs import costs_of
-from onecurve.planner.timing import timings
+from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
 from onecurve.predict.estimator import Estimator
 from onecurve.runtime.assembly import assemble
@@ -69,6 +71,7 @@ class Bench:
         self.count, self.precisions = count, precisions
         self.job = load_job(Path(script), arguments)
         self.data = open_data(self.job)
+        self.completer = PlanCompleter(self.job, self.data)
         self.meshes: dict[Mesh, ProcessMesh] = {}
         self.undisturbed: list[float] = []
         self.work = torch.ones(256, 256), torch.zeros(256, 256), torch.zeros(8), torch.zeros(1 << 21)
@@ -122,12 +125,13 @@ class Bench:
             "parts": predicted,
         }
 
-    def _timings(self, cluster: Cluster, costs: Costs | None) -> tuple[tuple[Timing, ...], float]:
+    def _timings(self, cluster: Cluster, costs: JobCosts | None) -> tuple[tuple[Timing, ...], float]:
         """The first rank's, while the others rest; and how slow it was beside them."""
         looks = [self._look()[0] for _ in range(_LOOKS)]
         found: tuple[Timing, ...] = ()
         if costs is not None:
-            found = timings(self.job, self.data, self.device, cluster, costs, self.precisions)
+            deferred = defer_init(self.job.model, self.job.seed)
+            found = time_model(self.job, self.data, deferred, self.device, cluster, costs, self.precisions)
         barrier()
         looks += [self._look()[0] for _ in range(_LOOKS)]
         return found, min(looks) / self.undisturbed[0]
@@ -171,7 +175,8 @@ class Bench:
         built = Built(plan)
         if mesh.member:
             self._settle(plan)
-            built.trainer = assemble(self.job, plan, mesh, self.device, self.data).trainer
+            resolved, deferred = self.completer.resolve(plan), defer_init(self.job.model, self.job.seed)
+            built.trainer = assemble(self.job, resolved, mesh, self.device, self.data, deferred).trainer
             data_rank = plan.mesh.data_rank(self.world.rank)
             built.rounds = next(iter(self.data.batches(plan, data_rank, workers=0))).rounds
             for _ in range(2):

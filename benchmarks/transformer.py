@@ -9,7 +9,7 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, split_evenly
-from onecurve.describe.profile import Collective, Load, ModuleProfile, Profile, When, Work
+from onecurve.describe.profile import Collective, ComputeLoad, Direction, ModuleProfile, Profile, Work
 
 _BYTES = 2
 _OPERATIONS = 130
@@ -229,7 +229,7 @@ class Shape:
             forward_flops, backward_flops = {"matrix": flops + attention}, {"matrix": 2 * (flops + attention)}
             seen, back = 6 * scores * _BYTES, 18 * scores * _BYTES
         sent = int(self.input_bytes)
-        whens: tuple[When, ...] = ("forward", "backward")
+        whens: tuple[Direction, ...] = ("forward", "backward")
         exchanges = [Collective("all_reduce", sent, when) for when in whens for _ in range(2)]
         operations = 26
         if self.experts:  # tokens are put in the experts' order, sent to them, brought back and weighed
@@ -239,8 +239,8 @@ class Shape:
             exchanges += [Collective("all_to_all", self._routed(), when, "expert") for when in whens for _ in range(2)]
             operations = _OPERATIONS
         return Work(
-            Load({k: int(v) for k, v in forward_flops.items()}, int(bytes_moved + between + seen), operations),
-            Load(
+            ComputeLoad({k: int(v) for k, v in forward_flops.items()}, int(bytes_moved + between + seen), operations),
+            ComputeLoad(
                 {k: int(v) for k, v in backward_flops.items()},
                 int(2 * bytes_moved + summed + 1.7 * between + back),
                 98 + operations,
@@ -264,6 +264,6 @@ class Shape:
         logits = self.tokens * columns
         bytes_moved = _BYTES * (self.tokens * self.width + columns * self.width + logits)
         return Work(
-            Load({"matrix": int(flops)}, int(bytes_moved + 30 * logits + 4 * self.input_bytes), 20),
-            Load({"matrix": int(2 * flops)}, int(2 * bytes_moved + 21 * logits + 4 * self.input_bytes), 30),
+            ComputeLoad({"matrix": int(flops)}, int(bytes_moved + 30 * logits + 4 * self.input_bytes), 20),
+            ComputeLoad({"matrix": int(2 * flops)}, int(2 * bytes_moved + 21 * logits + 4 * self.input_bytes), 30),
         )

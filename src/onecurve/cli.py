@@ -5,32 +5,39 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
 
 import onecurve
-from onecurve.describe.convert import to_json, to_plain
+from onecurve.describe.convert import to_document, to_json, to_plain
+from onecurve.report.log import log_to_stderr
+
+_JSON_VERSION = 1
+"""Version of `--json` output that is not also the content of a file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 well, 1 failed, 2 wrongly asked, 130 interrupted."""
+    """Run a command and return its exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
     chosen = _read(arguments)
+    if chosen.verbose:
+        log_to_stderr()
     verb: Callable[[argparse.Namespace], int] = chosen.verb
     try:
         return verb(chosen)
     except KeyboardInterrupt:
         _complain("interrupted")
         return 130
-    except BrokenPipeError:  # whoever read the output has read enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
+    except Exception as error:  # the outermost frame: every error becomes a message and an exit status
         return _report(error)
 
 
 def _read(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """argparse takes words after flags for mistakes; `run train.py --ranks 2 lr=1e-4` is none."""
+    """Parse the arguments. argparse refuses words after flags; `run train.py --ranks 2 lr=1e-4` is allowed here."""
     parser = _parser()
     chosen, rest = parser.parse_known_args(arguments)
     unknown = [word for word in rest if word.startswith("-")]
@@ -57,10 +64,10 @@ def _run(chosen: argparse.Namespace) -> int:
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
-        say=_tell_plainly if not chosen.json else lambda _: None,
+        say=_print_to_stderr if not chosen.json else lambda _: None,
     )
     if summary is not None:
-        _say([to_json(summary)] if chosen.json else summary_lines(summary))
+        _print([to_json(to_document(summary))] if chosen.json else summary_lines(summary))
     return 0
 
 
@@ -79,7 +86,10 @@ def _check(chosen: argparse.Namespace) -> int:
     )
     if result is None:
         return 0
-    _say([to_json({"holds": result.holds, **to_plain(result)})] if chosen.json else result_lines(result))
+    if chosen.json:
+        _print([to_json({"version": _JSON_VERSION, "holds": result.holds, **to_plain(result)})])
+    else:
+        _print(result_lines(result))
     return 0 if result.holds else 1
 
 
@@ -89,7 +99,8 @@ def _probe(chosen: argparse.Namespace) -> int:
 
     cluster = probe(chosen.out, quiet=chosen.json)
     if cluster is not None:
-        _say([to_json(cluster)] if chosen.json else [*cluster_lines(cluster), f"written: {chosen.out}"])
+        lines = [*cluster_lines(cluster), f"written: {chosen.out}"]
+        _print([to_json(to_document(cluster))] if chosen.json else lines)
     return 0
 
 
@@ -108,11 +119,11 @@ def _plan(chosen: argparse.Namespace) -> int:
             say=say,
         )
     if chosen.json:
-        _say([to_json(advice_plain(advice))])
+        _print([to_json({"version": _JSON_VERSION, **advice_plain(advice)})])
     else:
-        _say(advice_lines(advice))
+        _print(advice_lines(advice))
         if advice.best is not None:
-            _say(["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"])
+            _print(["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"])
     return 0 if advice.best is not None else 1
 
 
@@ -121,7 +132,7 @@ def _export(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.export import export
 
     summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script, quiet=chosen.json)
-    _say([to_json(summary)] if chosen.json else export_lines(summary))
+    _print([to_json(to_document(summary))] if chosen.json else export_lines(summary))
     return 0
 
 
@@ -129,60 +140,67 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"onecurve {onecurve.__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_run(verbs)
+    _add_plan(verbs)
+    _add_check(verbs)
+    _add_probe(verbs)
+    _add_export(verbs)
+    return parser
 
-    run = _add_verb(verbs, "run", _run, "train a job on the devices of this host")
+
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _add_run(verbs: Verbs) -> None:
+    run = _add_verb(verbs, "run", _run, "train a job on the devices of this host", job=True)
     run.add_argument(
         "--plan",
         default="auto",
-        help="how to split it: 'replicate2 mb8×2', or a plan.toml (default: what 'onecurve plan' finds best here)",
+        help="how to split the job: 'replicate2 mb8×2', or a plan.toml (default: the best plan that is found)",
     )
-    run.add_argument(
-        "--ranks", type=int, metavar="N", help="processes to start, each with a copy (default: as planned)"
-    )
+    run.add_argument("--ranks", type=int, metavar="N", help="replicate the model on N processes, without planning")
     run.add_argument(
         "--precision",
         metavar="LIST",
-        help="what a plan may compute in: fp32, or fp32,bf16 (default: fp32)",
+        help="precisions that a plan may compute in, such as fp32,bf16 (default: fp32)",
     )
     run.add_argument(
-        "--out", metavar="FOLDER", help="where checkpoints, records and weights go (default: runs/NAME of the script)"
+        "--out", metavar="FOLDER", help="folder for checkpoints, records and weights (default: runs/ + script name)"
     )
     run.add_argument(
-        "--fresh", action="store_true", help="begin anew: without it a run goes on from its newest checkpoint"
+        "--fresh", action="store_true", help="start over instead of continuing from the newest checkpoint in FOLDER"
     )
     run.add_argument(
-        "--tensorboard", action="store_true", help="write TensorBoard events too (extra: onecurve[tensorboard])"
+        "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"
     )
 
-    summary = "measure what these machines do: products, memory, links"
-    probe = verbs.add_parser("probe", help=summary, description=_sentence(summary), allow_abbrev=False)
-    probe.add_argument("--out", default="cluster.toml", metavar="FILE", help="where it goes (default: cluster.toml)")
-    probe.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    probe.set_defaults(verb=_probe)
 
-    plan = _add_verb(verbs, "plan", _plan, "how to split a job, how long it takes, how much, and why not otherwise")
+def _add_plan(verbs: Verbs) -> None:
+    summary = "find the best way to split a job, with its time, memory and cost"
+    plan = _add_verb(verbs, "plan", _plan, summary, job=True)
     plan.add_argument(
         "--cluster",
         default="here",
-        help="machines: 2x8xH100 (hosts × devices × name), 4xA100+4xV100, a cluster.toml, or here (the default)",
+        help="the machines: 2x8xH100 (hosts × devices × name), 4xA100+4xV100, a cluster.toml, or here (default: here)",
     )
     plan.add_argument(
         "--precision",
         default="fp32",
         metavar="LIST",
-        help="what may be computed in: fp32, or fp32,bf16, … (default: fp32)",
+        help="precisions that a plan may compute in, such as fp32,bf16 (default: fp32)",
     )
-    plan.add_argument(
-        "--price", type=float, metavar="DOLLARS", help="of one device for an hour; of a CPU host, all of it"
-    )
-    plan.add_argument("--out", default="plan.toml", metavar="FILE", help="where the plan goes (default: plan.toml)")
+    plan.add_argument("--price", type=float, metavar="DOLLARS", help="price per device-hour (per host-hour on CPU)")
+    plan.add_argument("--out", default="plan.toml", metavar="FILE", help="file for the plan (default: plan.toml)")
 
-    check = _add_verb(verbs, "check", _check, "prove that the split job computes what one device computes")
+
+def _add_check(verbs: Verbs) -> None:
+    summary = "prove that the split job computes the same as one device"
+    check = _add_verb(verbs, "check", _check, summary, job=True)
     check.add_argument(
         "--plan",
         action="append",
         default=[],
-        help="a plan to check, or a plan.toml; may be given again (default: a matrix)",
+        help="a plan to check, or a plan.toml; may be repeated (default: a matrix of plans)",
     )
     check.add_argument("--ranks", type=int, metavar="N", help="largest world of the matrix (default: 4)")
     check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")
@@ -190,59 +208,58 @@ def _parser() -> argparse.ArgumentParser:
         "--precision",
         choices=["fp64", "fp32"],
         default="fp64",
-        help="fp64: every tensor; fp32: the loss curve, against the spread of perturbed runs",
+        help="fp64 compares every tensor; fp32 compares loss curves with the spread of perturbed runs (default: fp64)",
     )
-    _add_export(verbs)
-    return parser
 
 
-def _add_export(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    summary = "give the weights of a run to others"
-    verb = verbs.add_parser("export", help=summary, description=_sentence(summary), allow_abbrev=False)
-    verb.add_argument("run", help="folder of a run, for example runs/gpt")
-    verb.add_argument(
+def _add_probe(verbs: Verbs) -> None:
+    probe = _add_verb(verbs, "probe", _probe, "measure these machines: matrix products, memory, links")
+    probe.add_argument(
+        "--out", default="cluster.toml", metavar="FILE", help="file for the result (default: cluster.toml)"
+    )
+
+
+def _add_export(verbs: Verbs) -> None:
+    export = _add_verb(verbs, "export", _export, "write the weights of a run for other programs")
+    export.add_argument("run", help="folder of a run, for example runs/gpt")
+    export.add_argument(
         "--to",
         choices=["safetensors", "hf", "int8"],
         default="safetensors",
         help="one file, a Hugging Face folder, or a file of int8 weights (extra: onecurve[int8])",
     )
-    verb.add_argument("--out", metavar="PATH", help="where it goes (default: into the run's folder)")
-    verb.add_argument("--script", metavar="FILE", help="the run's script, which int8 needs")
-    verb.add_argument("--best", action="store_true", help="of the best evaluation, not the newest")
-    verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    verb.set_defaults(verb=_export)
-
-
-def _sentence(summary: str) -> str:
-    return summary[0].upper() + summary[1:] + "."
+    export.add_argument("--out", metavar="PATH", help="file or folder to write (default: in the run's folder)")
+    export.add_argument("--script", metavar="FILE", help="the run's script, which int8 needs")
+    export.add_argument("--best", action="store_true", help="use the best evaluation's checkpoint, not the newest")
 
 
 def _add_verb(
-    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    action: Callable[[argparse.Namespace], int],
-    summary: str,
+    verbs: Verbs, name: str, action: Callable[[argparse.Namespace], int], summary: str, *, job: bool = False
 ) -> argparse.ArgumentParser:
-    verb = verbs.add_parser(name, help=summary, description=_sentence(summary), allow_abbrev=False)
-    verb.add_argument("script", help="Python file that defines job()")
-    verb.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job(), for example lr=1e-4")
+    """`job`: the verb takes a script that defines job(), and that function's arguments."""
+    sentence = summary[0].upper() + summary[1:] + "."
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
+    if job:
+        verb.add_argument("script", help="Python file that defines job()")
+        verb.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job(), for example lr=1e-4")
     verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    verb.add_argument("--verbose", action="store_true", help="log details, such as why a model cannot be split")
     verb.set_defaults(verb=action)
     return verb
 
 
-def _say(lines: Sequence[str]) -> None:
+def _print(lines: Sequence[str]) -> None:
     for line in lines:
         print(line, flush=True)
 
 
-def _tell_plainly(text: str) -> None:
+def _print_to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """What is being done, on a terminal while it is done, elsewhere not at all."""
+    """On a terminal, show what is being done while it is done."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda _: None
@@ -252,10 +269,10 @@ def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _report(error: Exception) -> int:
-    """What went wrong, for a person; under torchrun it is left for torchrun to show once."""
-    from onecurve.verbs.rank import account_for
+    """Print an error for a person. Under torchrun it is left to torchrun, which shows it once."""
+    from onecurve.verbs.rank import report_failure
 
-    text = account_for(error)
+    text = report_failure(error)
     if text is not None:
         _complain(text)
     return 1
@@ -263,5 +280,5 @@ def _report(error: Exception) -> int:
 
 def _complain(text: str) -> None:
     console = Console(stderr=True)
-    console.show_cursor()  # a rank that was ended while it drew a bar could not do it
+    console.show_cursor()  # a rank that was killed while it drew a progress bar could not do it
     console.print(f"[bold red]onecurve:[/bold red] {escape(text)}", highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from onecurve.apply.process_mesh import make_mesh
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.local_store import LocalStore
-from onecurve.checkpoint.manifest import Standing
+from onecurve.checkpoint.manifest import SavePoint
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import Saver
 from onecurve.data.training_data import open_data
@@ -26,10 +26,11 @@ from onecurve.device.collectives import all_gather_text, barrier
 from onecurve.device.device import local_device
 from onecurve.device.world import World
 from onecurve.job.script import load_job
-from onecurve.planner.completion import complete_all
-from onecurve.prove.comparison import LIMIT, compare_step, first_and_worst
+from onecurve.model.deferred import defer_init
+from onecurve.planner.completion import PlanCompleter
+from onecurve.prove.comparison import LIMIT, compare_step, first_or_worst
 from onecurve.runtime.assembly import assemble
-from onecurve.verbs.check_worker import PlanChecker
+from onecurve.verbs.plan_checker import PlanChecker
 
 STEPS, HALF = 4, 2
 
@@ -40,12 +41,16 @@ class Continued:
         self.device = local_device(0)
         self.job = load_job(script, arguments)
         self.data = open_data(self.job)
-        self.plans = complete_all([Plan.parse(text) for text in plans], self.job, self.data)
+        completer = PlanCompleter(self.job, self.data)
+        self.resolved = [completer.resolve(Plan.parse(text)) for text in plans]
+        self.plans = [resolved.plan for resolved in self.resolved]
         self.world.join(self.device)
         self.folder = Path(all_gather_text(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
-        self.proof = PlanChecker(self.job, self.data, self.device, self.world, STEPS, "fp64", self.folder / "reference")
-        self.proof._folder.mkdir(exist_ok=True)
-        self.proof.train_references(self.plans)
+        self.checker = PlanChecker(
+            self.job, self.data, self.device, self.world, STEPS, "fp64", self.folder / "reference"
+        )
+        self.checker._folder.mkdir(exist_ok=True)
+        self.checker.train_references(self.plans)
         self.meshes = [make_mesh(plan.mesh, self.world.rank, "cpu") for plan in self.plans]
         sizes = sorted({plan.mesh.size for plan in self.plans})
         made = {size: dist.new_group(list(range(size)), backend="gloo") for size in sizes}
@@ -59,13 +64,14 @@ class Continued:
         plan, mesh = self.plans[number], self.meshes[number]
         if not mesh.member:
             return ""
-        with self.proof._exactly():
-            assembly = assemble(self.job, plan, mesh, self.device, self.data)
+        with self.checker._without_expected_differences():
+            deferred = defer_init(self.job.model, self.job.seed)
+            assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             for batch in self.batches(plan, 0):
                 if batch.step == HALF:
                     saver = Saver(self.store(number), self.groups[plan.mesh.size], self.device, plan, {}, Retention())
                     kept = assembly.trainer.update.state()
-                    saver.save(assembly.part.saved, kept, Standing(HALF, HALF * self.job.global_batch))
+                    saver.save(assembly.part.state_dict_tensors, kept, SavePoint(HALF))
                     saver.wait()
                 assembly.trainer.step(batch.step, batch.rounds)
         return digest(assembly.part.state)
@@ -75,20 +81,23 @@ class Continued:
         if not mesh.member:
             return None
         found = []
-        with self.proof._exactly():
-            assembly = assemble(self.job, plan, mesh, self.device, self.data)
+        with self.checker._without_expected_differences():
+            deferred = defer_init(self.job.model, self.job.seed)
+            assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             store = self.store(source)
             checkpoint = Checkpoint(store, store.names()[-1])
-            assembly.trainer.update.load_state(checkpoint.load(assembly.part.saved, plan.mesh, self.world.rank))
+            assembly.trainer.update.load_state(
+                checkpoint.load(assembly.part.state_dict_tensors, plan.mesh, self.world.rank)
+            )
             assembly.part.drop_gathered()
             lr = max(assembly.trainer.update.base_rates)
-            for batch in self.batches(plan, checkpoint.root.standing.step):
+            for batch in self.batches(plan, checkpoint.root.point.step):
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
-                place = self.proof._place(self.proof._variant(plan))
-                differences = compare_step(assembly.part.state, assembly.part.trained, batch.step, loss, lr, place)
-                found.append(first_and_worst(differences))
-        worst = first_and_worst(found)
+                place = self.checker._reference_folder(self.checker._variant(plan))
+                differences = compare_step(assembly.part.state, assembly.part.trainable, batch.step, loss, lr, place)
+                found.append(first_or_worst(differences))
+        worst = first_or_worst(found)
         return {"size": worst.size, "tensor": worst.tensor, "step": worst.step, "digest": digest(assembly.part.state)}
 
     def batches(self, plan: Plan, step: int):

@@ -34,6 +34,7 @@ job = oc.Job(
 with oc.prepare(job, out=folder) as run:
     for batch in run:
         report = run.step(batch)
+        run.checkpoint()
         ids = [int(number) for micro in batch.rounds for number in micro.inputs.flatten().tolist()]
         line = {"step": batch.step, "life": run.first_step, "ranks": run.world.size, "ids": ids}
         with (folder / f"ledger-{run.world.size}-{run.world.rank}.jsonl").open("a") as file:

@@ -64,7 +64,7 @@ def sum_left_out() -> None:
             return output
         return DTensor.from_local(output.to_local(), output.device_mesh, [Replicate()])
 
-    tensor.TensorAxis._leave_output = leave
+    tensor.TensorAxis._reduce_output = leave
 
 
 def tied_weight_apart() -> None:
@@ -72,13 +72,13 @@ def tied_weight_apart() -> None:
 
 
 def rounds_in_another_order() -> None:
-    right = PipelinePart._train
+    right = PipelinePart._train_forward
 
     def train(self, stage, number, *received):
         last = stage == self._plan.stage_count - 1
         return right(self, stage, len(self._rounds) - 1 - number if last else number, *received)
 
-    PipelinePart._train = train
+    PipelinePart._train_forward = train
 
 
 def none() -> None:

@@ -78,7 +78,7 @@ def test_gradients_of_a_loss_that_was_dealt_with_do_not_leak_into_the_next() -> 
 def test_mistakes_are_told() -> None:
     with oc.prepare(job(), backward="mine") as run:
         x = next(iter(run)).rounds[0].inputs
-        with pytest.raises(OnecurveError, match="does not say of how many samples"):
+        with pytest.raises(OnecurveError, match="does not say over how many samples"):
             run.backward(run.model.a(x).mean())
         run.backward(run.model.a(x).squeeze(1))
         run.update("a")

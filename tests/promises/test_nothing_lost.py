@@ -115,7 +115,7 @@ def test_a_save_struck_at_any_call_leaves_the_old_or_the_new(ranks: int, tmp_pat
     script = (
         "import sys, json, torch; sys.path.insert(0, sys.argv[1]); import crash_sweep; torch.set_num_threads(1)\n"
         "kinds = ('SIGKILL', 'ENOSPC')\n"
-        "print(json.dumps(crash_sweep.sweep(crash_sweep.Ours(), int(sys.argv[2]), kinds, 3, lambda _: None)))\n"
+        "print(json.dumps(crash_sweep.sweep(crash_sweep.Onecurve(), int(sys.argv[2]), kinds, 3, lambda _: None)))\n"
     )
     done = python("-c", script, str(TESTS.parent / "benchmarks"), str(ranks), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -129,7 +129,7 @@ def test_a_save_struck_at_any_call_leaves_the_old_or_the_new(ranks: int, tmp_pat
 def test_what_is_written_is_synced_before_it_is_said(tmp_path) -> None:
     script = (
         "import sys, json, torch; sys.path.insert(0, sys.argv[1]); import crash_sweep; torch.set_num_threads(1)\n"
-        "print(json.dumps(crash_sweep.order(2)))\n"
+        "print(json.dumps(crash_sweep.call_order(2)))\n"
     )
     done = python("-c", script, str(TESTS.parent / "benchmarks"), cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -192,5 +192,5 @@ def test_check_says_that_dropout_was_switched_off() -> None:
 
 
 def test_an_optimizer_that_needs_whole_parameters_is_refused_under_shard() -> None:
-    with pytest.raises(oc.OnecurveError, match="Adafactor may need whole parameters"):
+    with pytest.raises(oc.OnecurveError, match="Adafactor may need full parameters"):
         oc.check(JOBS / "tricky.py", ["optimizer=whole"], plans=["shard2 mb8"], quiet=True)

@@ -1,5 +1,10 @@
-"""From a plan to what this rank holds and runs: mesh, initial weights, replication, sharding, batch norm.
+"""Build this rank's part of the model from a plan, and run its forward and backward passes.
 
-Obeys the plan and derives nothing: which blocks there are, it is told. Start with part.py; tape.py makes the initial
-weights, which depend on the seed and the model alone.
+This package knows torch's parallel engines: DDP (replicate.py), fully_shard (shard.py), DTensor (tensor.py) and
+pipeline schedules (pipeline.py). It executes the plan and decides nothing: the caller passes in the blocks, the tensor
+layouts and the dataflow between blocks. It must not know about optimizers, datasets, checkpoints or the cost model.
+
+Start with base_part.py, which holds what all parts share. auto_backward.py adds what onecurve needs to run the backward
+pass itself; single_stage.py and pipeline.py complete it without and with the axis `pipeline`. manual_backward.py is the
+part for training loops in which the user calls backward.
 """

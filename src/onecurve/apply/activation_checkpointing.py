@@ -1,7 +1,8 @@
-"""Computing again in backward what forward did not keep, block by block.
+"""Activation checkpointing: blocks recompute their forward during backward instead of saving all activations.
 
-`full` keeps only a block's input; `selective` also keeps what is dear to compute: matrix products, convolutions and
-attention. Buffers are left as the first run left them, so batch norm's statistics are updated once.
+`full` saves only a block's input. `selective` also saves the outputs of the expensive operations: matrix products,
+convolutions and attention. The recomputation leaves buffers unchanged, so batch norm updates its running statistics
+once per forward.
 """
 
 import copy
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from onecurve.describe.plan import Recompute
 
 _aten = torch.ops.aten
-_DEAR = frozenset(
+_EXPENSIVE_OPS = frozenset(
     {
         _aten.mm.default,
         _aten.addmm.default,
@@ -33,43 +34,53 @@ _DEAR = frozenset(
     }
 )
 
-_PLAIN = (Tensor, int, float, str, bool, type(None), torch.dtype, torch.device)
+# Arguments of any other type may be changed by the block, so they are copied before its forward.
+_NOT_COPIED = (Tensor, int, float, str, bool, type(None), torch.dtype, torch.device)
 
-Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+ContextPair = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+"""The context of the original forward and the context of its recomputation."""
 
 
-def recompute(module: nn.Module, blocks: Sequence[str], how: Recompute) -> None:
-    """Make the blocks recompute, in place. Before they are compiled or sharded."""
-    if how == "none":
+def checkpoint_blocks(module: nn.Module, blocks: Sequence[str], mode: Recompute) -> None:
+    """Make the blocks recompute their activations, in place. Call this before they are compiled or sharded."""
+    if mode == "none":
         return
     for name in blocks:
         block = module.get_submodule(name)
-        contexts = partial(_contexts, block, how)
-        block.forward = partial(_repeatable, block.forward, contexts)
+        contexts = partial(_checkpoint_contexts, block, mode)
+        block.forward = partial(_checkpointed, block.forward, contexts)
 
 
-def _repeatable(forward: Callable[..., Any], contexts: Callable[[], Contexts], *arguments: Any, **kwargs: Any) -> Any:
-    """A block may write into objects it is given (a key-value cache): the repetition gets them as they were."""
-    leaves, form = pytree.tree_flatten((arguments, kwargs))
-    if all(isinstance(leaf, _PLAIN) for leaf in leaves):
+def _checkpointed(
+    forward: Callable[..., Any], contexts: Callable[[], ContextPair], *arguments: Any, **kwargs: Any
+) -> Any:
+    """Run `forward` under activation checkpointing.
+
+    A block may change the objects passed to it (a key-value cache), so the recomputation gets copies made before the
+    first run.
+    """
+    leaves, structure = pytree.tree_flatten((arguments, kwargs))
+    if all(isinstance(leaf, _NOT_COPIED) for leaf in leaves):
         return checkpoint(forward, *arguments, use_reentrant=False, context_fn=contexts, **kwargs)
-    with _TensorsShared():
-        before = [None if isinstance(leaf, _PLAIN) else copy.deepcopy(leaf) for leaf in leaves]
+    with _DeepcopySharesTensors():
+        copies = [None if isinstance(leaf, _NOT_COPIED) else copy.deepcopy(leaf) for leaf in leaves]
     runs = 0
 
-    def run(*tensors: Any) -> Any:
+    def run(*run_leaves: Any) -> Any:
         nonlocal runs
         runs += 1
-        objects = leaves if runs == 1 else before
-        both = [leaf if isinstance(leaf, _PLAIN) else other for leaf, other in zip(tensors, objects, strict=True)]
-        given, given_named = pytree.tree_unflatten(both, form)
-        return forward(*given, **given_named)
+        objects = leaves if runs == 1 else copies
+        merged = [
+            leaf if isinstance(leaf, _NOT_COPIED) else item for leaf, item in zip(run_leaves, objects, strict=True)
+        ]
+        run_arguments, run_kwargs = pytree.tree_unflatten(merged, structure)
+        return forward(*run_arguments, **run_kwargs)
 
     return checkpoint(run, *leaves, use_reentrant=False, context_fn=contexts)
 
 
-class _TensorsShared(TorchFunctionMode):
-    """Objects are copied, the tensors in them are not."""
+class _DeepcopySharesTensors(TorchFunctionMode):
+    """While active, copy.deepcopy copies objects but not the tensors inside them."""
 
     def __torch_function__(
         self, function: Any, _: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -79,32 +90,32 @@ class _TensorsShared(TorchFunctionMode):
         return function(*arguments, **(kwargs or {}))
 
 
-def _contexts(block: nn.Module, how: Recompute) -> Contexts:
-    """For the first run of forward, and for its repetition."""
-    first: AbstractContextManager[Any] = nullcontext()
-    again: AbstractContextManager[Any] = nullcontext()
-    if how == "selective":
-        first, again = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
-    # Outside, so that the selection does not see the buffers being copied.
-    return first, _both(_buffers_untouched(block), again)
+def _checkpoint_contexts(block: nn.Module, mode: Recompute) -> ContextPair:
+    forward_context: AbstractContextManager[Any] = nullcontext()
+    recompute_context: AbstractContextManager[Any] = nullcontext()
+    if mode == "selective":
+        forward_context, recompute_context = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+    # Buffers are restored in the outer context, so that the selective policy does not see their copies.
+    return forward_context, _nested(_restored_buffers(block), recompute_context)
 
 
 def _policy(_: Any, function: Callable[..., Any], *__: Any, **___: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if function in _DEAR else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if function in _EXPENSIVE_OPS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @contextmanager
-def _buffers_untouched(block: nn.Module) -> Iterator[None]:
+def _restored_buffers(block: nn.Module) -> Iterator[None]:
     before = [(buffer, buffer.clone()) for buffer in block.buffers()]
     try:
         yield
     finally:
         for buffer, value in before:
-            buffer.data.copy_(value)  # unseen by autograd, which keeps running statistics it never uses
+            # Through .data: autograd saves running statistics that it never uses, and would report the change.
+            buffer.data.copy_(value)
 
 
 @contextmanager
-def _both(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
+def _nested(outer: AbstractContextManager[Any], inner: AbstractContextManager[Any]) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(outer)
         stack.enter_context(inner)

@@ -1,4 +1,4 @@
-"""What one rank holds of a model that onecurve runs itself: forward, loss and backward."""
+"""The common base of parts whose forward, loss and backward onecurve runs itself."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,51 +20,53 @@ from onecurve.model.deferred import DeferredModel
 
 
 class AutoBackwardPart(BasePart):
-    """Cut along `tensor` first, then sharded."""
+    """A part split along `tensor` first and then sharded with fully_shard."""
 
     def __init__(
         self, deferred: DeferredModel, plan: Plan, mesh: ProcessMesh, device: Device, batch_norm: BatchNorm
     ) -> None:
         super().__init__(deferred, plan, mesh, device, batch_norm)
-        self._tensor = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
-        self._sharded: FSDPModule | None = None
+        self._tensor_axis = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
+        self._fsdp_root: FSDPModule | None = None
 
     @property
     def _sharding(self) -> Sharding:
-        """A shard axis of one, which replicas of split parameters need, has nothing to gather again."""
+        """The plan's sharding; zero2 if the shard axis has one rank (it exists for the replicas of tensor-parallel
+        parameters), because there is nothing to all-gather again for backward."""
         return self._plan.sharding if self._plan.mesh.shard > 1 else "zero2"
 
-    def _split(self, root: nn.Module, blocks: Sequence[str]) -> None:
-        """Make the root real, as much of it as this rank keeps."""
+    def _materialize_and_shard(self, root: nn.Module, blocks: Sequence[str]) -> None:
+        """Materialize the parameters of `root` that this rank holds, split and sharded as the plan says."""
         if self._mesh.shard_mesh is not None:
             policy = shard_policy(self._plan)
-            self._sharded = shard(root, blocks, self._mesh.shard_mesh, self._materialize, self._sharding, policy)
+            self._fsdp_root = shard(root, blocks, self._mesh.shard_mesh, self._materialize, self._sharding, policy)
         else:
             self._materialize(root)
-        if self._tensor is not None:
-            self._tensor.set_gates(self.module)
+        if self._tensor_axis is not None:
+            self._tensor_axis.register_redistribution_hooks(self.module)
 
     def _finish_construction(self) -> None:
-        """Once the engines have taken hold of everything."""
+        """Collect the local tensors. Call this after DDP or fully_shard has wrapped the module."""
         self._collect_local_tensors()
-        self._reduce_scalars = GradientReducer(unsharded(self.trained) if self._sharded else [], self._mesh.data_group)
-        self._statistics = sync_batch_norm.BatchNormStatistics(self.module)
+        scalars = unsharded(self.trainable) if self._fsdp_root else []
+        self._scalar_reducer = GradientReducer(scalars, self._mesh.data_group)
+        self._batch_norm_statistics = sync_batch_norm.BatchNormStatistics(self.module)
 
     def _take_gradients(self) -> None:
-        for local_tensor in self.trained:
+        for local_tensor in self.trainable:
             local_tensor.take_gradient()
-        self._reduce_scalars()
+        self._scalar_reducer()
 
     def drop_gathered(self) -> None:
         super().drop_gathered()
-        if self._sharded is not None:
-            self._sharded.reshard()  # a pipeline's root is not part of the model
+        if self._fsdp_root is not None:
+            self._fsdp_root.reshard()  # the root of a pipeline part lies outside self.module
 
     def restore_batch_norm(self, where: Tensor | bool) -> None:
-        self._statistics.undo(where)
+        self._batch_norm_statistics.restore(where)
 
-    def _running(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._tensor is None else self._tensor.running()
+    def _tensor_parallel_context(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._tensor_axis is None else self._tensor_axis.active()
 
     def _set_mode(self, training: bool) -> None:
         if self.module.training is not training:
@@ -73,10 +75,11 @@ class AutoBackwardPart(BasePart):
             self.module.train(training)
 
     def _materialize(self, module: nn.Module) -> None:
-        self._weights.materialize(module)
-        if self._tensor is not None:
-            self._tensor.split(module, _name_in(self.module, module))
+        self._materializer.materialize(module)
+        if self._tensor_axis is not None:
+            self._tensor_axis.split(module, _qualified_name(self.module, module))
 
 
-def _name_in(whole: nn.Module, module: nn.Module) -> str:
-    return next((name for name, each in whole.named_modules() if each is module), "")
+def _qualified_name(model: nn.Module, module: nn.Module) -> str:
+    """The name of `module` inside `model`, or "" if it is the model itself."""
+    return next((name for name, submodule in model.named_modules() if submodule is module), "")

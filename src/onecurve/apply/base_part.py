@@ -1,4 +1,4 @@
-"""What one rank holds of a model, whoever runs it: the module, its pieces, its batch norms' statistics."""
+"""The common base of all parts: the module on this rank, its local tensors and its batch norm statistics."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from onecurve.apply import sync_batch_norm
-from onecurve.apply.activation_checkpointing import recompute
+from onecurve.apply.activation_checkpointing import checkpoint_blocks
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import Group
@@ -21,11 +21,16 @@ from onecurve.model.materialize import Materializer
 
 
 class BasePart:
-    """Made in two acts: the module as it was drawn, and, once the engines have taken hold of it, its pieces."""
+    """The model, or the fraction of it, that one rank holds.
+
+    The constructor takes over the module while its tensors are still fake. Subclasses materialize and wrap it, and then
+    call `_collect_local_tensors`.
+    """
 
     parameters: list[LocalTensor]
-    """Ties once."""
-    trained: list[LocalTensor]
+    """This rank's parameters. A tied parameter is listed once."""
+    trainable: list[LocalTensor]
+    """The parameters with requires_grad=True, in the same order."""
 
     def __init__(
         self, deferred: DeferredModel, plan: Plan, mesh: ProcessMesh, device: Device, batch_norm: BatchNorm
@@ -34,33 +39,36 @@ class BasePart:
         self.group = mesh.group
         self.module = deferred.module
         self._plan = plan
-        self._dtype = master_dtype(plan.precision)
-        self._layout = torch.channels_last if plan.channels_last else torch.preserve_format
-        self._average_statistics = batch_norm == "local" and mesh.data_group is not None
+        self._master_dtype = master_dtype(plan.precision)
+        self._memory_format = torch.channels_last if plan.channels_last else torch.preserve_format
+        self._averages_statistics = batch_norm == "local" and mesh.data_group is not None
         self._mesh = mesh
         self._state_dict_names = set(self.module.state_dict())
         if batch_norm == "sync":
-            sync_batch_norm.synchronize(self.module, mesh.data_group, cut=mesh.tensor_mesh is not None)
-        # fully_shard takes contiguous parameters only; images may be laid out otherwise all the same.
-        layout = self._layout if mesh.shard_mesh is None else torch.contiguous_format
-        self._weights = Materializer(deferred.recorder, device.torch_device, self._dtype, layout)
+            tensor_parallel = mesh.tensor_mesh is not None
+            sync_batch_norm.synchronize(self.module, mesh.data_group, tensor_parallel=tensor_parallel)
+        # fully_shard accepts only contiguous parameters; the inputs may still be channels_last.
+        memory_format = self._memory_format if mesh.shard_mesh is None else torch.contiguous_format
+        self._materializer = Materializer(deferred.recorder, device.torch_device, self._master_dtype, memory_format)
 
-    def _change_forward(self, blocks: Sequence[str]) -> None:
-        """What the plan wants of each block's forward, before an engine hooks into it."""
-        recompute(self.module, blocks, self._plan.recompute)
+    def _transform_blocks(self, blocks: Sequence[str]) -> None:
+        """Apply activation checkpointing and torch.compile to the blocks. Call this before DDP or fully_shard."""
+        checkpoint_blocks(self.module, blocks, self._plan.recompute)
         if self._plan.compile:
             for block in map(self.module.get_submodule, blocks):
                 block.compile()
 
     def _collect_local_tensors(self) -> None:
-        kwargs = list(self.module.named_parameters())
-        self.parameters = [self._local_tensor(name, parameter) for name, parameter in kwargs]
-        self.trained = [
-            local_tensor for local_tensor, (_, p) in zip(self.parameters, kwargs, strict=True) if p.requires_grad
+        named_parameters = list(self.module.named_parameters())
+        self.parameters = [self._local_tensor(name, parameter) for name, parameter in named_parameters]
+        self.trainable = [
+            local_tensor
+            for local_tensor, (_, parameter) in zip(self.parameters, named_parameters, strict=True)
+            if parameter.requires_grad
         ]
 
     def _local_tensor(self, name: str, tensor: Tensor) -> LocalTensor:
-        return local_tensor_of(name, tensor, self._mesh.first(tensor), self.group, self._mesh.copy)
+        return local_tensor_of(name, tensor, self._mesh.is_first_holder(tensor), self.group, self._mesh.replica)
 
     @property
     def peers(self) -> Group:
@@ -68,36 +76,41 @@ class BasePart:
         return self._mesh.peers
 
     @property
-    def reports(self) -> bool:
-        """Whether this rank speaks for its samples."""
-        return self._mesh.reports
+    def reports_metrics(self) -> bool:
+        """True if this rank reports loss and metrics for its samples."""
+        return self._mesh.reports_metrics
 
     @property
     def state(self) -> list[LocalTensor]:
-        """All parameters and buffers; buffers as they are registered now, since forward may put others in place."""
+        """All parameters and buffers. Buffers are looked up at every call, because forward may replace them."""
         return [*self.parameters, *(self._local_tensor(name, buffer) for name, buffer in self.module.named_buffers())]
 
     @property
-    def saved(self) -> list[LocalTensor]:
-        """What belongs to the model's state_dict."""
+    def state_dict_tensors(self) -> list[LocalTensor]:
+        """The parameters and buffers that belong to the model's state_dict."""
         return [local_tensor for local_tensor in self.state if local_tensor.name in self._state_dict_names]
 
     def place(self, micro: MicroBatch) -> MicroBatch:
-        return micro.to(self.device.torch_device, self._dtype, self._layout)
+        """Return the micro-batch on this rank's device, in the dtype and memory format that the model takes."""
+        return micro.to(self.device.torch_device, self._master_dtype, self._memory_format)
 
     def clear_gradients(self) -> None:
-        # Not by way of the module: what it registers while its parameters are gathered is not what holds the sums.
+        # Not module.zero_grad(): while parameters are gathered, the module registers other tensors than the sharded
+        # ones that hold the gradients.
         for local_tensor in self.parameters:
-            local_tensor.whole.grad = local_tensor.local.grad = None
+            local_tensor.registered.grad = local_tensor.local.grad = None
 
     def drop_gathered(self) -> None:
-        """After values were put into the pieces: copies gathered before are stale."""
-        for each in self.module.modules():
-            if isinstance(each, FSDPModule):
-                each.reshard()
+        """Free all-gathered parameters. Call this after writing into local tensors, which makes the copies stale."""
+        for module in self.module.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def sync_buffers(self) -> None:
-        """Make buffers fit to be saved or used for evaluation: local batch norm's running statistics differ between
-        ranks and are averaged. They are linear in the batches' own, so it does not matter how often."""
-        if self._average_statistics:
+        """Make buffers equal on all ranks, for saving and evaluation.
+
+        Only the running statistics of local batch norm differ between ranks; they are averaged. They are linear in the
+        statistics of the batches, so the result does not depend on how often this is called.
+        """
+        if self._averages_statistics:
             sync_batch_norm.average_statistics(self.module, self._mesh.data_group)

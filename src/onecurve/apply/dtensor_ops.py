@@ -1,9 +1,11 @@
-"""What DTensor lacks for a model that is cut along the tensor axis, added behind its own extension points.
+"""Operations that DTensor lacks for tensor-parallel models, added through its own extension points.
 
-- Attention on CPU, which has no sharding strategy: split by samples or by heads.
-- Splitting and joining along a cut dimension in parts (q, k and v made by one product): each rank splits what it holds.
-- Softmax and the negative log-likelihood over a cut vocabulary: sums over ranks instead of gathered logits. torch's own
-  (loss_parallel) is right only where the one directly follows the other.
+- Attention on CPU, which has no sharding strategy in torch: sharded over samples or heads.
+- torch.split and torch.cat along a dimension that is sharded in parts (q, k and v computed by one matrix product): each
+  rank splits or joins its local elements.
+- Log-softmax and negative log-likelihood over a sharded vocabulary: sums over the ranks instead of gathered logits.
+  torch's own implementation (loss_parallel) is correct only if one directly follows the other.
+- Convolution: torch's handler shards images along their width; here convolutions run on replicated tensors.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,127 +23,137 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils import _pytree as pytree
 
 _aten = torch.ops.aten
-_NONE, _MEAN = 0, 1  # at::Reduction
+_REDUCTION_NONE, _REDUCTION_MEAN = 0, 1  # at::Reduction
 Arguments = tuple[Any, ...]
 Handler = Callable[[OpOverload, Arguments, dict[str, Any]], Any]
+"""A function (operation, positional arguments, keyword arguments) → result."""
 
 
 @cache
 def register_dtensor_ops() -> None:
-    """Once per process."""
+    """Register the operations with DTensor. Calls after the first one do nothing."""
     register_sharding(_aten._scaled_dot_product_flash_attention_for_cpu.default)(_attention)
     register_sharding(_aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(_attention_backward)
     DTensor._op_dispatcher._custom_op_handlers |= _HANDLERS
 
 
 def _attention(*_: Any, attn_mask: Any = None, **__: Any) -> list[tuple[list[Any], list[Any]]]:
-    """Query, key, value → output, log-sum-exp."""
-    return [([p, p], [p, p, p, None, None, *_mask(attn_mask, p)]) for p in (Replicate(), Shard(0), Shard(1))]
+    """Shardings of (output, log-sum-exp) and of (query, key, value, dropout, causal, mask)."""
+    return [
+        ([placement, placement], [placement, placement, placement, None, None, *_mask(attn_mask, placement)])
+        for placement in (Replicate(), Shard(0), Shard(1))
+    ]
 
 
 def _attention_backward(*_: Any, attn_mask: Any = None, **__: Any) -> list[tuple[list[Any], list[Any]]]:
-    """Gradient, query, key, value, output, log-sum-exp → the gradients of query, key and value."""
-    return [([p] * 3, [p] * 6 + [None, None, *_mask(attn_mask, p)]) for p in (Replicate(), Shard(0), Shard(1))]
+    """Shardings of the gradients of (query, key, value) and of (gradient, query, key, value, output, log-sum-exp,
+    dropout, causal, mask)."""
+    return [
+        ([placement] * 3, [placement] * 6 + [None, None, *_mask(attn_mask, placement)])
+        for placement in (Replicate(), Shard(0), Shard(1))
+    ]
 
 
 def _mask(mask: Any, placement: Placement) -> list[Placement]:
-    """A mask is cut with the heads or samples unless it is one for all of them."""
+    """The placement of the mask: sharded like heads or samples, unless one mask is broadcast over all of them."""
     if mask is None:
         return []
     return [placement if isinstance(placement, Shard) and mask.shape[placement.dim] > 1 else Replicate()]
 
 
 def _split(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    whole, sizes = arguments[:2]
-    dim = (arguments[2] if len(arguments) > 2 else kwargs.get("dim", 0)) % whole.dim()
-    placement = _along(whole)
+    tensor, sizes = arguments[:2]
+    dim = (arguments[2] if len(arguments) > 2 else kwargs.get("dim", 0)) % tensor.dim()
+    placement = _only_placement(tensor)
     if isinstance(placement, _StridedShard) and placement.dim == dim:
         parts = int(placement.split_factor)
-        size = whole.shape[dim] // parts
+        size = tensor.shape[dim] // parts
         if sizes == size or sizes == [size] * parts:
-            shape = _resized(whole, dim, size)
-            return [_like(whole, each, Shard(dim), shape) for each in _local(whole).chunk(parts, dim)]
+            shape = _resized(tensor, dim, size)
+            return [_like(tensor, chunk, Shard(dim), shape) for chunk in _local(tensor).chunk(parts, dim)]
     return _default(operation, arguments, kwargs)
 
 
 def _cat(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    # An empty tensor of one dimension joins with anything (key-value caches begin with one).
-    joined = [each for each in arguments[0] if each.dim() > 1 or each.numel()]
-    if not joined:
+    # torch.cat ignores empty one-dimensional tensors (key-value caches begin with one).
+    tensors = [tensor for tensor in arguments[0] if tensor.dim() > 1 or tensor.numel()]
+    if not tensors:
         return _default(operation, arguments, kwargs)
-    dim = (arguments[1] if len(arguments) > 1 else kwargs.get("dim", 0)) % joined[0].dim()
-    alike = all(isinstance(each, DTensor) and _along(each) == Shard(dim) for each in joined)
-    if len(joined) > 1 and alike and len({each.shape for each in joined}) == 1:
-        local = torch.cat([_local(each) for each in joined], dim)
-        shape = _resized(joined[0], dim, joined[0].shape[dim] * len(joined))
-        return _like(joined[0], local, _StridedShard(dim, split_factor=len(joined)), shape)
-    return _default(operation, (joined, dim), {})
+    dim = (arguments[1] if len(arguments) > 1 else kwargs.get("dim", 0)) % tensors[0].dim()
+    all_sharded = all(isinstance(tensor, DTensor) and _only_placement(tensor) == Shard(dim) for tensor in tensors)
+    if len(tensors) > 1 and all_sharded and len({tensor.shape for tensor in tensors}) == 1:
+        local = torch.cat([_local(tensor) for tensor in tensors], dim)
+        shape = _resized(tensors[0], dim, tensors[0].shape[dim] * len(tensors))
+        return _like(tensors[0], local, _StridedShard(dim, split_factor=len(tensors)), shape)
+    return _default(operation, (tensors, dim), {})
 
 
 def _log_softmax(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
     logits, dim, to_float = arguments
     dim %= logits.dim()
-    if _along(logits) != Shard(dim):
+    if _only_placement(logits) != Shard(dim):
         return _default(operation, arguments, kwargs)
     local = _local(logits).float() if to_float else _local(logits)
-    shifted = local - _over_ranks(local.amax(dim, keepdim=True), "max", logits)
-    total = _over_ranks(shifted.exp().sum(dim, keepdim=True), "sum", logits)
+    shifted = local - _all_reduce(local.amax(dim, keepdim=True), "max", logits)
+    total = _all_reduce(shifted.exp().sum(dim, keepdim=True), "sum", logits)
     return _like(logits, shifted - total.log(), Shard(dim), logits.shape)
 
 
 def _log_softmax_backward(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
     gradient, output, dim, dtype = arguments
     dim %= output.dim()
-    if _along(output) != Shard(dim):
+    if _only_placement(output) != Shard(dim):
         return _default(operation, arguments, kwargs)
     local = _local(gradient.redistribute(placements=output.placements))
-    total = _over_ranks(local.sum(dim, keepdim=True), "sum", output)
+    total = _all_reduce(local.sum(dim, keepdim=True), "sum", output)
     return _like(output, (local - _local(output).exp() * total).to(dtype), Shard(dim), output.shape)
 
 
-def _likelihood(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """nll_loss_forward: (log-probabilities [N, C], target [N], weight, reduction, ignored) → (loss, counted)"""
-    output, target, weight, reduction, ignored = arguments
-    if not _has_cut_classes(output) or weight is not None:
+def _nll_loss(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """nll_loss_forward: (log-probabilities [N, C], target [N], weight, reduction, ignore_index) → (loss, count)"""
+    output, target, weight, reduction, ignore_index = arguments
+    if not _has_sharded_classes(output) or weight is not None:
         return _default(operation, arguments, kwargs)
-    here, at, counted = _targets(output, target, ignored)
-    found = _local(output).gather(1, at[:, None]).squeeze(1) * here
-    losses = -_over_ranks(found, "sum", output) * counted
-    count = counted.sum().to(losses)
-    loss = losses if reduction == _NONE else losses.sum() / (count if reduction == _MEAN else 1)
-    count = count if reduction != _NONE else count.new_zeros(())
-    return tuple(_like(output, each, Replicate(), each.shape) for each in (loss, count))
+    is_local, local_class, is_counted = _local_targets(output, target, ignore_index)
+    log_probabilities = _local(output).gather(1, local_class[:, None]).squeeze(1) * is_local
+    losses = -_all_reduce(log_probabilities, "sum", output) * is_counted
+    count = is_counted.sum().to(losses)
+    loss = losses if reduction == _REDUCTION_NONE else losses.sum() / (count if reduction == _REDUCTION_MEAN else 1)
+    count = count if reduction != _REDUCTION_NONE else count.new_zeros(())
+    return tuple(_like(output, result, Replicate(), result.shape) for result in (loss, count))
 
 
-def _likelihood_backward(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    gradient, output, target, weight, reduction, ignored, count = arguments
-    if not _has_cut_classes(output) or weight is not None:
+def _nll_loss_backward(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    gradient, output, target, weight, reduction, ignore_index, count = arguments
+    if not _has_sharded_classes(output) or weight is not None:
         return _default(operation, arguments, kwargs)
-    here, at, counted = _targets(output, target, ignored)
-    each = _whole(gradient) / (_whole(count) if reduction == _MEAN else 1)
-    found = torch.zeros_like(_local(output))
-    found.scatter_(1, at[:, None], (-each * here * counted).to(found.dtype).expand(len(at))[:, None])
-    return _like(output, found, Shard(1), output.shape)
+    is_local, local_class, is_counted = _local_targets(output, target, ignore_index)
+    sample_gradient = _replicated(gradient) / (_replicated(count) if reduction == _REDUCTION_MEAN else 1)
+    result = torch.zeros_like(_local(output))
+    values = (-sample_gradient * is_local * is_counted).to(result.dtype).expand(len(local_class))
+    result.scatter_(1, local_class[:, None], values[:, None])
+    return _like(output, result, Shard(1), output.shape)
 
 
-def _has_cut_classes(output: DTensor) -> bool:
-    return output.dim() == 2 and _along(output) == Shard(1) and output.shape[1] % output.device_mesh.size() == 0
+def _has_sharded_classes(output: DTensor) -> bool:
+    return (
+        output.dim() == 2 and _only_placement(output) == Shard(1) and output.shape[1] % output.device_mesh.size() == 0
+    )
 
 
-def _targets(output: DTensor, target: Tensor, ignored: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Which targets are among this rank's classes, where they are, and which are counted at all."""
+def _local_targets(output: DTensor, target: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """For each target: is it among this rank's classes, its index among them (clamped), and does it count at all."""
     classes = _local(output).shape[1]
-    target = _whole(target)
-    place = target - output.device_mesh.get_local_rank() * classes
-    here = (place >= 0) & (place < classes)
-    return here, place.clamp(0, classes - 1), target != ignored
+    target = _replicated(target)
+    local_class = target - output.device_mesh.get_local_rank() * classes
+    is_local = (local_class >= 0) & (local_class < classes)
+    return is_local, local_class.clamp(0, classes - 1), target != ignore_index
 
 
 def _convolution(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """torch's own is for images cut along their width; what is whole needs no more than the plain operation."""
-    model = next(each for each in arguments if isinstance(each, DTensor))
-    result = operation(*map(_whole, arguments), **kwargs)
-    return pytree.tree_map_only(Tensor, lambda each: _like(model, each, Replicate(), each.shape), result)
+    template = next(argument for argument in arguments if isinstance(argument, DTensor))
+    result = operation(*map(_replicated, arguments), **kwargs)
+    return pytree.tree_map_only(Tensor, lambda tensor: _like(template, tensor, Replicate(), tensor.shape), result)
 
 
 _HANDLERS: dict[OpOverload, Handler] = {
@@ -152,13 +164,13 @@ _HANDLERS: dict[OpOverload, Handler] = {
     _aten.convolution_backward.default: _convolution,
     _aten._log_softmax.default: _log_softmax,
     _aten._log_softmax_backward_data.default: _log_softmax_backward,
-    _aten.nll_loss_forward.default: _likelihood,
-    _aten.nll_loss_backward.default: _likelihood_backward,
+    _aten.nll_loss_forward.default: _nll_loss,
+    _aten.nll_loss_backward.default: _nll_loss_backward,
 }
 
 
 def _default(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """As if there were no handler."""
+    """Run the operation with DTensor's own implementation."""
     handlers = DTensor._op_dispatcher._custom_op_handlers
     handler = handlers.pop(operation)
     try:
@@ -167,8 +179,8 @@ def _default(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]
         handlers[operation] = handler
 
 
-def _along(tensor: Any) -> Placement | None:
-    """How a tensor lies along its only mesh axis; None for a plain one."""
+def _only_placement(tensor: Any) -> Placement | None:
+    """The placement of a DTensor on a one-dimensional mesh; None for any other tensor."""
     return tensor.placements[0] if isinstance(tensor, DTensor) and len(tensor.placements) == 1 else None
 
 
@@ -176,22 +188,25 @@ def _local(tensor: DTensor) -> Tensor:
     return tensor._local_tensor
 
 
-def _whole(tensor: Any) -> Any:
-    """As a plain tensor; what is none as it is."""
-    return _local(tensor.redistribute(placements=[Replicate()])) if isinstance(tensor, DTensor) else tensor
+def _replicated(value: Any) -> Any:
+    """Return the full local tensor of a DTensor; return other values unchanged."""
+    return _local(value.redistribute(placements=[Replicate()])) if isinstance(value, DTensor) else value
 
 
-def _over_ranks(values: Tensor, how: str, like: DTensor) -> Tensor:
-    reduced = collectives.all_reduce(values, how, (like.device_mesh, 0))
+def _all_reduce(values: Tensor, reduction: str, like: DTensor) -> Tensor:
+    """All-reduce a plain tensor over the mesh of `like`."""
+    reduced = collectives.all_reduce(values, reduction, (like.device_mesh, 0))
     return collectives.wait_tensor(reduced)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _resized(tensor: DTensor, dim: int, size: int) -> torch.Size:
-    return torch.Size(size if each == dim else old for each, old in enumerate(tensor.shape))
+    """The tensor's shape with `size` in dimension `dim`."""
+    return torch.Size(size if index == dim else length for index, length in enumerate(tensor.shape))
 
 
-def _like(model: DTensor, local: Tensor, placement: Placement, shape: Sequence[int]) -> DTensor:
+def _like(template: DTensor, local: Tensor, placement: Placement, shape: Sequence[int]) -> DTensor:
+    """A DTensor of `local` on the mesh of `template`, with this placement and global shape."""
     stride = torch.empty(shape, device="meta").stride()
     meta = TensorMeta(torch.Size(shape), stride, local.dtype)
-    spec = DTensorSpec(model.device_mesh, (placement,), tensor_meta=meta, use_strided_shard_as_shard_order=False)
+    spec = DTensorSpec(template.device_mesh, (placement,), tensor_meta=meta, use_strided_shard_as_shard_order=False)
     return DTensor(local, spec, requires_grad=False)  # type: ignore[no-untyped-call]

@@ -1,7 +1,8 @@
-"""What one rank holds where the user calls the model's children and keeps the backward pass.
+"""The part for training loops in which the user calls the model's children and the backward pass.
 
-No engine sees where a step begins and ends, so replicated gradients are summed when an update asks for them. Under
-`shard` each named child is sharded by itself, and its gradients are summed by every backward.
+onecurve does not see where a step begins and ends. Replicated gradients are therefore all-reduced when an optimizer
+update asks for them. Under `shard`, each child with an optimizer is sharded by itself, and every backward
+reduce-scatters its gradients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from onecurve.model.deferred import DeferredModel
 
 
 class ManualBackwardPart(BasePart):
-    """A rank of `replicate` and `shard`, run by the user."""
+    """A part that uses the axes `replicate` and `shard`; the user runs forward and backward."""
 
     def __init__(
         self,
@@ -34,53 +35,54 @@ class ManualBackwardPart(BasePart):
         children: Mapping[str, Sequence[str]],
         batch_norm: BatchNorm,
     ) -> None:
-        """`children`: those that have an optimizer ("" is the model itself), each with the names of its blocks."""
+        """`children`: the children that have an optimizer ("" is the model itself), each with its blocks' names."""
         super().__init__(deferred, plan, mesh, device, batch_norm)
         for child, blocks in children.items():
-            self._change_forward([_join(child, block) for block in blocks] or [child])
+            self._transform_blocks([_join(child, block) for block in blocks] or [child])
             autocast_forward(self.module.get_submodule(child), plan.precision, device)
             if mesh.shard_mesh is not None:
                 policy = shard_policy(plan)
                 module = self.module.get_submodule(child)
-                shard(module, blocks, mesh.shard_mesh, self._weights.materialize, plan.sharding, policy)
-        self._weights.materialize(self.module)
+                shard(module, blocks, mesh.shard_mesh, self._materializer.materialize, plan.sharding, policy)
+        self._materializer.materialize(self.module)
         self._collect_local_tensors()
-        self._local_tensors = {child: self._under(child) for child in children}
+        self._trainable_of_child = {child: self._trainable_under(child) for child in children}
         self._reducers = {
-            child: GradientReducer(unsharded(self._local_tensors[child]), mesh.data_group) for child in children
+            child: GradientReducer(unsharded(local_tensors), mesh.data_group)
+            for child, local_tensors in self._trainable_of_child.items()
         }
-        self._refuse_orphans()
+        self._require_one_optimizer_each()
 
     def local_tensors(self, child: str) -> list[LocalTensor]:
-        """What of the child is trained."""
-        return self._local_tensors[child]
+        """The trainable parameters of the child."""
+        return self._trainable_of_child[child]
 
     def backward(self, scaled: Tensor) -> None:
+        """Run backward from a scaled loss; gradients accumulate."""
         scaled.backward()  # type: ignore[no-untyped-call]
 
     def reduce(self, child: str) -> None:
-        """Leave in the child's gradients their sums over all ranks."""
-        for local_tensor in self._local_tensors[child]:
+        """Replace the child's gradients by their sums over all data-parallel ranks."""
+        for local_tensor in self._trainable_of_child[child]:
             local_tensor.take_gradient()
         self._reducers[child]()
-        for each in self.module.get_submodule(child).modules():
-            if isinstance(each, FSDPModule):
-                each.reshard()  # zero2 may still hold gathered parameters, which the update makes stale
+        for module in self.module.get_submodule(child).modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # zero2 may still hold gathered parameters, which the update makes stale
 
-    def _under(self, child: str) -> list[LocalTensor]:
-        return [local_tensor for local_tensor in self.trained if not child or local_tensor.name.startswith(child + ".")]
+    def _trainable_under(self, child: str) -> list[LocalTensor]:
+        prefix = f"{child}." if child else ""
+        return [local_tensor for local_tensor in self.trainable if local_tensor.name.startswith(prefix)]
 
-    def _refuse_orphans(self) -> None:
-        owners = [
-            [child for child in self._local_tensors if local_tensor in self._local_tensors[child]]
-            for local_tensor in self.trained
-        ]
-        for local_tensor, found in zip(self.trained, owners, strict=True):
-            if len(found) != 1:
-                whose = "no optimizer" if not found else f"the optimizers of {' and '.join(found)}"
+    def _require_one_optimizer_each(self) -> None:
+        for local_tensor in self.trainable:
+            owners = [child for child, tensors in self._trainable_of_child.items() if local_tensor in tensors]
+            if len(owners) != 1:
+                owner_text = f"the optimizers of {' and '.join(owners)}" if owners else "no optimizer"
                 raise OnecurveError(
-                    f"optimizer: parameter {local_tensor.name!r} belongs to {whose}; every trained parameter needs one "
-                    "(name another child of the model, or set requires_grad to False)"
+                    f"optimizer: parameter {local_tensor.name!r} belongs to {owner_text}; every trainable parameter "
+                    "must belong to exactly one (add an optimizer for its child of the model, or set its requires_grad "
+                    "to False)"
                 )
 
 

@@ -1,9 +1,10 @@
-"""A model of which a rank runs some blocks, with the model's own forward.
+"""Run only one pipeline stage of a model, with the model's own unmodified forward.
 
-The whole forward runs on every stage. Blocks of other stages are absent: in their place stands what was received of
-their outputs, or zeros of the right shape; once a stage's own blocks have run and another is called, the forward is
-left, by an exception that only this file sees. Units beside the blocks (embeddings, the head) are there on the stages
-that need them. All else that a model does between its blocks is done again wherever it is needed.
+Every stage calls the full forward. Blocks of other stages are replaced by placeholders, which return the outputs
+received from an earlier stage, or zeros of the right shape where this stage does not need them. Once the stage's own
+blocks have run and the next block is called, an exception that only this file sees ends the forward. Units (modules
+outside the blocks that own parameters: embeddings, the head) exist on the stages that need them. Any other computation
+between the blocks is repeated on every stage that needs it.
 """
 
 from collections import Counter
@@ -17,191 +18,219 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from onecurve.apply.shape_inference import ModuleOutputs, ShapeInference
-from onecurve.describe.dataflow import Dataflow, Source
+from onecurve.describe.dataflow import BlockOutput, Dataflow
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
 
 Reseed = Callable[[int], None]
+"""Seeds the random number generators for a position in the forward pass."""
 
 
 @dataclass(frozen=True)
-class Span:
-    """The blocks [begin, end) of a stage, counted along the model."""
+class StageSpan:
+    """The blocks [begin, end) of a pipeline stage, as indices into `Dataflow.blocks`."""
 
     begin: int
     end: int
 
 
 class AbsentModule(nn.Module):
-    """In the place of a module that another stage has. What else is asked of the module, it still answers."""
+    """A placeholder for a module that another stage holds.
 
-    def __init__(self, module: nn.Module, answer: Callable[[], Any]) -> None:
+    Its forward returns what `output` returns; other attributes are read from the original module.
+    """
+
+    def __init__(self, module: nn.Module, output: Callable[[], Any]) -> None:
         super().__init__()
-        self.__dict__["_absent"] = module  # not registered: its parameters are nobody's here
-        self._answer = answer
+        self.__dict__["_original"] = module  # not registered: this rank does not hold its parameters
+        self._output = output
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        return self._answer()
+        return self._output()
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_absent"], name)
+            return getattr(self.__dict__["_original"], name)
 
 
 class PartialForward:
-    """The model with what this rank has of it; the rest is taken out for good."""
+    """A model reduced to the blocks and units of this rank's stages. The other modules are removed permanently."""
 
     def __init__(
-        self, model: nn.Module, dataflow: Dataflow, spans: Sequence[Span], shapes: ShapeInference, device: torch.device
+        self,
+        model: nn.Module,
+        dataflow: Dataflow,
+        spans: Sequence[StageSpan],
+        shapes: ShapeInference,
+        device: torch.device,
     ) -> None:
         self._model, self._dataflow, self._shapes, self._device = model, dataflow, shapes, device
-        self._span = Span(0, len(dataflow.blocks))
-        self._place = 0
+        self._span = StageSpan(0, len(dataflow.blocks))
+        self._position = 0
         self._reseed: Reseed = lambda _: None
         self._outputs = ModuleOutputs({}, None)
-        self._calls: Counter[str] = Counter()
-        self._values: dict[Source, Tensor] = {}
-        self._versions: dict[Source, int] = {}
-        number_of = {name: number for number, name in enumerate(dataflow.blocks)}
-        self._absent = {
-            name: AbsentModule(model.get_submodule(name), self._answer(name, number_of.get(name)))
+        self._call_counts: Counter[str] = Counter()
+        self._values: dict[BlockOutput, Tensor] = {}
+        self._versions: dict[BlockOutput, int] = {}
+        block_numbers = {name: number for number, name in enumerate(dataflow.blocks)}
+        self._placeholders = {
+            name: AbsentModule(model.get_submodule(name), self._placeholder_output(name, block_numbers.get(name)))
             for name in (*dataflow.blocks, *dataflow.units)
         }
-        self._present = {span: self._names(span) for span in spans}
-        self.own = [name for name in self._absent if any(name in names for names in self._present.values())]
-        for name, absent in self._absent.items():
-            if name not in self.own:
-                model.set_submodule(name, absent)
-        inside = {id(each) for name in self.own for each in model.get_submodule(name).modules()}
-        self.around = [
-            each for each in model.modules() if id(each) not in inside and not isinstance(each, AbsentModule)
+        self._names_by_span = {span: self._names_needed(span) for span in spans}
+        self.local_names = [
+            name for name in self._placeholders if any(name in names for names in self._names_by_span.values())
         ]
-        """Modules around the blocks and units: what is theirs alone, every stage has."""
-        self._modules = {name: model.get_submodule(name) for name in self.own}
+        """The blocks and units of all of this rank's stages."""
+        for name, placeholder in self._placeholders.items():
+            if name not in self.local_names:
+                model.set_submodule(name, placeholder)
+        inside = {id(module) for name in self.local_names for module in model.get_submodule(name).modules()}
+        self.surrounding_modules = [
+            module for module in model.modules() if id(module) not in inside and not isinstance(module, AbsentModule)
+        ]
+        """The modules around blocks and units. Every stage holds the parameters that these own directly."""
+        self._modules = {name: model.get_submodule(name) for name in self.local_names}
 
-    def names_of(self, span: Span) -> list[str]:
-        """The blocks and units of a stage."""
-        return [name for name in self.own if name in self._present[span]]
+    def names_of(self, span: StageSpan) -> list[str]:
+        """The blocks and units of one stage."""
+        return [name for name in self.local_names if name in self._names_by_span[span]]
 
-    def listen(self) -> None:
-        """Once engines have hooked into the blocks: from now on their outputs are seen as the engines leave them."""
-        for number, name in enumerate(self._dataflow.blocks):
-            if name in self.own:
-                self._modules[name].register_forward_hook(self._take(number))
-        for module in self._modules.values():
-            module.register_forward_pre_hook(lambda *_: self._move_on())
-            module.register_forward_hook(lambda *_: self._move_on())
+    def register_output_hooks(self) -> None:
+        """Capture the outputs of this rank's blocks from now on.
 
-    def run(self, span: Span, micro: MicroBatch, received: Sequence[Tensor], reseed: Reseed = lambda _: None) -> Any:
-        """What later stages need after this span, in the order of the flow; of the last one the model's output.
-
-        `reseed` is called with the place in the forward, before and after every block and unit, present or not: so what
-        the model draws outside of them is the same on every stage.
+        Call this after fully_shard and tensor parallelism have registered their hooks, so that outputs are captured as
+        those leave them.
         """
-        self._reseed, self._place = reseed, 0
+        for number, name in enumerate(self._dataflow.blocks):
+            if name in self.local_names:
+                self._modules[name].register_forward_hook(self._capture_hook(number))
+        for module in self._modules.values():
+            module.register_forward_pre_hook(lambda *_: self._advance())
+            module.register_forward_hook(lambda *_: self._advance())
+
+    def run(
+        self, span: StageSpan, micro: MicroBatch, received: Sequence[Tensor], reseed: Reseed = lambda _: None
+    ) -> Any:
+        """Return the tensors that later stages need, in the order of `Dataflow.tensors_crossing`, or the model's output
+        for the last stage.
+
+        `received`: the tensors that cross into this stage, in the same order. `reseed` is called with the position in
+        the forward before and after every block and unit, present or absent, so that random numbers drawn outside of
+        them are the same on every stage.
+        """
+        self._reseed, self._position = reseed, 0
         reseed(0)
         self._span, self._outputs = span, self._shapes.of(micro, self._model.training)
-        self._calls.clear()
-        self._values = dict(zip(self._dataflow.crossing(span.begin), received, strict=True))
+        self._call_counts.clear()
+        self._values = dict(zip(self._dataflow.tensors_crossing(span.begin), received, strict=True))
         self._versions.clear()
         before = dict(self._values)
         last = span.end == len(self._dataflow.blocks)
         try:
-            with self._only(span):
+            with self._only_stage(span):
                 output = micro.forward(self._model)
-        except _LeftError:
-            self._refuse_changed(span)
-            return [
-                value.clone() if before.get(source) is value else value  # handed on: a tensor of the stage's own again
-                for source, value in ((each, self._values[each]) for each in self._dataflow.crossing(span.end))
-            ]
+        except _ForwardEndedError:
+            self._refuse_in_place_changes(span)
+            crossing = ((source, self._values[source]) for source in self._dataflow.tensors_crossing(span.end))
+            # A tensor that is passed on unchanged is cloned: the stage's output must not be its own input, a leaf.
+            return [value.clone() if before.get(source) is value else value for source, value in crossing]
         finally:
             self._values = {}
         if not last:
-            raise OnecurveError(f"model: its forward ended without calling {self._dataflow.blocks[span.end]!r}")
+            next_block = self._dataflow.blocks[span.end]
+            raise OnecurveError(f"model: forward returned without calling block {next_block!r}")
         return output
 
-    def _refuse_changed(self, span: Span) -> None:
-        """The next stage would change it once more."""
-        for source in self._dataflow.crossing(span.end):
+    def _refuse_in_place_changes(self, span: StageSpan) -> None:
+        """Raise if the model changed a block's output after the block returned it: the next stage would do so again."""
+        for source in self._dataflow.tensors_crossing(span.end):
             if source in self._versions and self._values[source]._version != self._versions[source]:
                 name = self._dataflow.blocks[source.block]
                 raise OnecurveError(
-                    f"model: it writes into what the block {name!r} returned; a pipeline needs a new tensor there "
-                    "(x = x + y instead of x += y)"
+                    f"model: forward changes the output of block {name!r} in place, which a pipeline does not support; "
+                    "make a new tensor instead (x = x + y instead of x += y)"
                 )
 
-    def crossing(self, end: int, micro: MicroBatch) -> list[Tensor]:
-        """Fake tensors of the shapes that cross before block `end`."""
+    def boundary_shapes(self, end: int, micro: MicroBatch) -> list[Tensor]:
+        """Fake tensors with the shapes and dtypes of the tensors that cross the boundary before block `end`."""
         returned = self._shapes.of(micro, self._model.training).returned
-        return [_tensors(returned[self._dataflow.blocks[a]][0])[n] for a, n in self._dataflow.crossing(end)]
+        return [
+            _tensor_leaves(returned[self._dataflow.blocks[source.block]][0])[source.tensor]
+            for source in self._dataflow.tensors_crossing(end)
+        ]
 
-    def nothing(self, micro: MicroBatch) -> Any:
-        """Zeros in the form of the model's output."""
+    def zero_output(self, micro: MicroBatch) -> Any:
+        """Zeros with the structure, shapes and dtypes of the model's output."""
         return pytree.tree_map(self._zeros, self._shapes.of(micro, self._model.training).output)
 
-    def _names(self, span: Span) -> set[str]:
-        return {*self._dataflow.blocks[span.begin : span.end], *self._dataflow.needed(span.begin, span.end)}
+    def _names_needed(self, span: StageSpan) -> set[str]:
+        return {*self._dataflow.blocks[span.begin : span.end], *self._dataflow.units_needed(span.begin, span.end)}
 
     @contextmanager
-    def _only(self, span: Span) -> Iterator[None]:
-        """What other stages of this rank have is out of the way."""
-        others = [name for name in self.own if name not in self._present[span]]
+    def _only_stage(self, span: StageSpan) -> Iterator[None]:
+        """Replace the modules of this rank's other stages by placeholders."""
+        others = [name for name in self.local_names if name not in self._names_by_span[span]]
         for name in others:
-            self._model.set_submodule(name, self._absent[name])
+            self._model.set_submodule(name, self._placeholders[name])
         try:
             yield
         finally:
             for name in others:
                 self._model.set_submodule(name, self._modules[name])
 
-    def _answer(self, name: str, number: int | None) -> Callable[[], Any]:
-        def answer() -> Any:
+    def _placeholder_output(self, name: str, number: int | None) -> Callable[[], Any]:
+        """Return the function that computes the output of an absent module; `number` is None for a unit."""
+
+        def output() -> Any:
             if number is not None and number >= self._span.end:
-                raise _LeftError
-            self._place += 1
-            self._move_on()
-            call = self._calls[name]
-            self._calls[name] += 1
-            leaves, form = pytree.tree_flatten(self._outputs.returned[name][call])
-            received = _by_number(self._values, number)
-            count = -1
-            for place, leaf in enumerate(leaves):
+                raise _ForwardEndedError
+            self._position += 1  # a present module advances twice, before and after its forward
+            self._advance()
+            call = self._call_counts[name]
+            self._call_counts[name] += 1
+            leaves, structure = pytree.tree_flatten(self._outputs.returned[name][call])
+            received = _outputs_of_block(self._values, number)
+            tensor_number = -1
+            for position, leaf in enumerate(leaves):
                 if isinstance(leaf, Tensor):
-                    count += 1
-                    # A tensor of the stage's own: the model may write into it, which it may not into what is a leaf.
-                    leaves[place] = received[count].clone() if count in received else self._zeros(leaf)
-            return pytree.tree_unflatten(leaves, form)
+                    tensor_number += 1
+                    # Cloned because the model may change it in place, which autograd forbids for a leaf.
+                    leaves[position] = (
+                        received[tensor_number].clone() if tensor_number in received else self._zeros(leaf)
+                    )
+            return pytree.tree_unflatten(leaves, structure)
 
-        return answer
+        return output
 
-    def _move_on(self) -> None:
-        self._place += 1
-        self._reseed(self._place)
+    def _advance(self) -> None:
+        self._position += 1
+        self._reseed(self._position)
 
     def _zeros(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
         return torch.zeros(leaf.shape, dtype=leaf.dtype, device=self._device)
 
-    def _take(self, number: int) -> Callable[..., None]:
-        def take(_: nn.Module, __: Any, output: Any) -> None:
-            for place, tensor in enumerate(_tensors(output)):
-                self._values[Source(number, place)] = tensor
-                self._versions[Source(number, place)] = tensor._version
+    def _capture_hook(self, number: int) -> Callable[..., None]:
+        def capture(_: nn.Module, __: Any, output: Any) -> None:
+            for index, tensor in enumerate(_tensor_leaves(output)):
+                self._values[BlockOutput(number, index)] = tensor
+                self._versions[BlockOutput(number, index)] = tensor._version
 
-        return take
-
-
-class _LeftError(BaseException):
-    """The forward was left. Not an Exception, so that nobody who handles those sees it."""
+        return capture
 
 
-def _tensors(output: Any) -> list[Tensor]:
-    return [each for each in pytree.tree_leaves(output) if isinstance(each, Tensor)]
+class _ForwardEndedError(BaseException):
+    """Ends the forward of a stage. Not an Exception, so that no handler in the model catches it."""
 
 
-def _by_number(values: Mapping[Source, Tensor], block: int | None) -> dict[int, Tensor]:
+def _tensor_leaves(output: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+
+
+def _outputs_of_block(values: Mapping[BlockOutput, Tensor], block: int | None) -> dict[int, Tensor]:
+    """The known outputs of one block, by their index among the tensors it returns."""
     return {source.tensor: value for source, value in values.items() if source.block == block}

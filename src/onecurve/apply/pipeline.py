@@ -1,7 +1,8 @@
-"""The axis `pipeline`: what one rank holds and runs of a model whose blocks are spread over stages.
+"""The axis `pipeline`: the part of a rank that runs one or several stages of the model's blocks.
 
-The rounds of a step are the pipeline's micro-batches, and torch's schedules say in which order a stage takes them. What
-several stages hold (tied weights, a parameter of the model itself) has its gradients added over them, and so stays one.
+The gradient-accumulation rounds of a step are the pipeline's micro-batches; torch's schedules decide in which order a
+stage runs them. Parameters that several stages hold (tied weights, parameters of the model itself) stay equal, because
+their gradients are summed over those stages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,11 +33,11 @@ from onecurve.device.local_tensor import LocalTensor, absent_tensor
 from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
-from onecurve.model.deferred import DeferredModel
+from onecurve.model.deferred import DeferredModel, TraceableModule
 
 
 class PipelinePart(AutoBackwardPart):
-    """A rank of `pipeline`, with any of the other axes."""
+    """A part that uses `pipeline`, alone or together with any of the other axes."""
 
     def __init__(
         self,
@@ -45,205 +46,221 @@ class PipelinePart(AutoBackwardPart):
         mesh: ProcessMesh,
         device: Device,
         dataflow: Dataflow,
-        shapes: DeferredModel,
+        traceable: TraceableModule,
         batch_norm: BatchNorm,
     ) -> None:
-        """`sketch`: a second blueprint, to be spent."""
+        """`traceable`: a copy of the deferred model, used only to infer shapes. This part changes it."""
         super().__init__(deferred, plan, mesh, device, batch_norm)
         self._ownership = StageOwnership(self.module, dataflow, plan.stages, plan.mesh.pipeline)
         stages = range(mesh.pipeline_rank, plan.stage_count, plan.mesh.pipeline)
-        self._spans = {number: self._ownership.spans[number] for number in stages}
-        dtype = shard_policy(plan).param_dtype if mesh.shard_mesh else None
-        seen = ShapeInference(
-            shapes,
+        self._stage_spans = {stage: self._ownership.spans[stage] for stage in stages}
+        gathered_dtype = shard_policy(plan).param_dtype if mesh.shard_mesh else None
+        shapes = ShapeInference(
+            traceable,
             [*dataflow.blocks, *dataflow.units],
             device.torch_device,
-            dtype or self._dtype,
+            gathered_dtype or self._master_dtype,
             lambda: autocast(plan.precision, device),
         )
-        self._partial = PartialForward(self.module, dataflow, list(self._spans.values()), seen, device.torch_device)
-        # The order matters: what changes forward comes first, the engines that hook into it last.
-        self._change_forward([name for name in self._partial.own if name in dataflow.blocks])
+        self._partial_forward = PartialForward(
+            self.module, dataflow, list(self._stage_spans.values()), shapes, device.torch_device
+        )
+        # The order matters: first what replaces a block's forward, then the engines that register hooks.
+        local_names = self._partial_forward.local_names
+        self._transform_blocks([name for name in local_names if name in dataflow.blocks])
         self._root = _Root(self.module)
-        alone = [name for name in _alone(self.module, self._partial.own) if name not in dataflow.opened]
-        self._split(self._root, [f"model.{name}" for name in alone])
-        self._partial.listen()
+        shardable = _without_shared_parameters(self.module, local_names)
+        shard_units = [name for name in shardable if name not in dataflow.units_used_without_call]
+        self._materialize_and_shard(self._root, [f"model.{name}" for name in shard_units])
+        self._partial_forward.register_output_hooks()
         self._finish_construction()
-        self._refuse_idle()
-        self._reducers = list(self._shared_parameter_reducers())
-        self._stages = [self._stage(number) for number in self._spans]
+        self._refuse_nothing_trainable()
+        self._shared_reducers = list(self._shared_parameter_reducers())
+        self._stages = [self._make_stage(stage) for stage in self._stage_spans]
         self._schedule = make_schedule(plan.schedule, self._stages, plan.rounds)
         self._rounds: Sequence[MicroBatch] = ()
-        self._sent: list[dist.Work] = []
+        self._pending_sends: list[dist.Work] = []
 
     def run_rounds(
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
         self._set_mode(training=True)
-        self._statistics.keep()
-        self._await_sent()
-        self._rounds, self._seeds = [self.place(each) for each in rounds], seeds
+        self._batch_norm_statistics.save()
+        self._wait_for_sends()
+        self._rounds, self._seeds = [self.place(micro) for micro in rounds], seeds
         self._objective, self._scale = objective, scale
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
-        self._reduce_in_backward(self._plan.reduce == "round")
+        self._set_reduce_in_backward(self._plan.reduce == "round")
         for stage in self._stages:
             stage.has_backward = True
             stage.clear_runtime_states()
         count = len(rounds)
-        with self._running():
+        with self._tensor_parallel_context():
             try:
                 self._schedule._step_microbatches(
-                    [()] * count, [{"number": n} for n in range(count)], [None] * count, return_outputs=False
+                    [()] * count, [{"round_number": n} for n in range(count)], [None] * count, return_outputs=False
                 )
             except RuntimeError as error:
-                _raise_own(error)
+                _raise_wrapped_onecurve_error(error)
                 raise
-        self._reduce_rest()
+        self._finish_gradient_reduction()
         self._take_gradients()
-        for reduction in self._reducers:
-            reduction()
-        return self._totals if self.reports else torch.zeros_like(self._totals)
+        for reduce_shared in self._shared_reducers:
+            reduce_shared()
+        return self._totals if self.reports_metrics else torch.zeros_like(self._totals)
 
     def infer(self, micro: MicroBatch) -> Any:
-        """Stage by stage; a rank whose stages are done goes on to the next micro-batch, and gives zeros."""
+        """Run the model stage by stage, in evaluation mode.
+
+        A rank that does not hold the last stage returns zeros of the output's shape, without waiting for later stages.
+        """
         self._set_mode(training=False)
         group, device = self._mesh.pipeline_group, self.device.torch_device
         assert group is not None
-        with torch.no_grad(), self._running(), autocast(self._plan.precision, self.device):
-            for number in self._spans:
-                received = [torch.empty(x.shape, dtype=x.dtype, device=device) for x in self._given(number, micro)]
+        with torch.no_grad(), self._tensor_parallel_context(), autocast(self._plan.precision, self.device):
+            for stage in self._stage_spans:
+                shapes = self._received_shapes(stage, micro)
+                received = [torch.empty(x.shape, dtype=x.dtype, device=device) for x in shapes]
                 for buffer in received:
-                    dist.recv(buffer, group=group, group_src=(number - 1) % group.size())
-                output = self._root(self._forward, number, micro, None, *received)
-                if number == self._plan.stage_count - 1:
+                    dist.recv(buffer, group=group, group_src=(stage - 1) % group.size())
+                output = self._root(self._stage_forward, stage, micro, None, *received)
+                if stage == self._plan.stage_count - 1:
                     return pytree.tree_map(full_tensor, output)
-                self._await_sent()
-                after = (number + 1) % group.size()
-                self._sent = [dist.isend(each, group=group, group_dst=after) for each in output]  # type: ignore[misc]
-        return self._partial.nothing(micro)
+                self._wait_for_sends()
+                next_rank = (stage + 1) % group.size()
+                self._pending_sends = [dist.isend(x, group=group, group_dst=next_rank) for x in output]  # type: ignore[misc]
+        return self._partial_forward.zero_output(micro)
 
     @property
-    def saved(self) -> list[LocalTensor]:
-        """Every stage's, since every rank helps to gather them."""
-        here = {local_tensor.name: local_tensor for local_tensor in self.state}
+    def state_dict_tensors(self) -> list[LocalTensor]:
+        """The state_dict of all stages, because all ranks take part in gathering it. Tensors that this rank does not
+        hold have no local elements."""
+        local = {local_tensor.name: local_tensor for local_tensor in self.state}
         return [
-            here.get(name) or absent_tensor(name, shape, dtype, self.device.torch_device, self.group)
-            for name, shape, dtype in self._ownership.tensors(self._dtype)
+            local.get(name) or absent_tensor(name, shape, dtype, self.device.torch_device, self.group)
+            for name, shape, dtype in self._ownership.tensor_specs(self._master_dtype)
             if name in self._state_dict_names
         ]
 
-    def _forward(self, number: int, micro: MicroBatch, seed: int | None, *received: Tensor) -> Any:
-        """What the next stage needs, or the model's output."""
-        given: Sequence[Tensor] = received
-        if self._tensor is not None:
-            whole = self._partial.crossing(self._spans[number].begin, micro)
-            given = [self._tensor.received(part, x) for part, x in zip(received, whole, strict=True)]
-        reseed = (lambda _: None) if seed is None else (lambda place: self.device.seed(mix(seed, place)))
-        output = self._partial.run(self._spans[number], micro, given, reseed)
-        if number == self._plan.stage_count - 1:
+    def _stage_forward(self, stage: int, micro: MicroBatch, seed: int | None, *received: Tensor) -> Any:
+        """Return the tensors to send to the next stage, or the model's output for the last stage."""
+        inputs: Sequence[Tensor] = received
+        if self._tensor_axis is not None:
+            full = self._partial_forward.boundary_shapes(self._stage_spans[stage].begin, micro)
+            inputs = [self._tensor_axis.from_received(x, like) for x, like in zip(received, full, strict=True)]
+        reseed = (lambda _: None) if seed is None else (lambda position: self.device.seed(mix(seed, position)))
+        output = self._partial_forward.run(self._stage_spans[stage], micro, inputs, reseed)
+        if stage == self._plan.stage_count - 1:
             return output
-        sent = output if self._tensor is None else map(self._tensor.to_send, output)
-        return tuple(each.contiguous() for each in sent)
+        to_send = output if self._tensor_axis is None else map(self._tensor_axis.to_local_for_send, output)
+        return tuple(tensor.contiguous() for tensor in to_send)
 
-    def _train(self, number: int, round_number: int, *received: Tensor) -> Any:
-        """A stage's forward of one round: what the next one needs, or the scaled loss."""
+    def _train_forward(self, stage: int, round_number: int, *received: Tensor) -> Any:
+        """The forward of one stage and round: return the tensors for the next stage, or the scaled loss."""
         micro = self._rounds[round_number]
         with autocast(self._plan.precision, self.device):
-            output = self._forward(number, micro, self._seeds[round_number], *received)
-            if number < self._plan.stage_count - 1:
+            output = self._stage_forward(stage, micro, self._seeds[round_number], *received)
+            if stage < self._plan.stage_count - 1:
                 return output
             weighted = self._objective(output, micro)
         loss, count = full_tensor(weighted.sum), full_tensor(torch.as_tensor(weighted.count))
         self._totals += torch.stack([loss.detach().double(), count.to(self._totals)])
         return loss * self._scale
 
-    def _stage(self, number: int) -> DynamicShapeStage:
+    def _make_stage(self, stage: int) -> DynamicShapeStage:
         group = self._mesh.pipeline_group
         assert group is not None
-        span = self._spans[number]
-        own = [self.module.get_submodule(name) for name in self._partial.names_of(span)]
+        span = self._stage_spans[stage]
+        modules = [self.module.get_submodule(name) for name in self._partial_forward.names_of(span)]
+        forward = partial(self._root, self._train_forward, stage)
         return DynamicShapeStage(
-            StageModule(partial(self._root, self._train, number), own, self._partial.around),
-            number,
-            self._plan.stage_count,
-            self.device.torch_device,
-            group,
-            lambda round_number: self._given(number, self._rounds[round_number]),
-            len(self._ownership.dataflow.crossing(span.end)),
+            module=StageModule(forward, modules, self._partial_forward.surrounding_modules),
+            stage=stage,
+            stage_count=self._plan.stage_count,
+            device=self.device.torch_device,
+            group=group,
+            received_shapes=lambda round_number: self._received_shapes(stage, self._rounds[round_number]),
+            sent_tensors=len(self._ownership.dataflow.tensors_crossing(span.end)),
         )
 
-    def _given(self, number: int, micro: MicroBatch) -> list[Tensor]:
-        """In the shape of what a stage receives."""
-        whole = self._partial.crossing(self._spans[number].begin, micro)
-        if self._tensor is None:
-            return whole
-        return [torch.empty(self._tensor.sent_shape(x), dtype=x.dtype, device="meta") for x in whole]
+    def _received_shapes(self, stage: int, micro: MicroBatch) -> list[Tensor]:
+        """Fake tensors with the shapes and dtypes that the stage receives on this rank."""
+        full = self._partial_forward.boundary_shapes(self._stage_spans[stage].begin, micro)
+        if self._tensor_axis is None:
+            return full
+        return [torch.empty(self._tensor_axis.sent_shape(x), dtype=x.dtype, device="meta") for x in full]
 
-    def _await_sent(self) -> None:
-        for work in self._sent:
+    def _wait_for_sends(self) -> None:
+        for work in self._pending_sends:
             work.wait()
-        self._sent = []
+        self._pending_sends = []
 
-    def _reduce_in_backward(self, reduces: bool) -> None:
-        """Whether each backward reduces its gradients. If not they are reduced once, at the step's end."""
-        if self._sharded is not None:
-            self._sharded.set_requires_gradient_sync(reduces)
-            self._sharded.set_is_last_backward(reduces)
-            self._sharded.set_reshard_after_backward(self._sharding == "zero3")
+    def _set_reduce_in_backward(self, reduces: bool) -> None:
+        """Reduce gradients in each round's backward, or, if `reduces` is False, once at the end of the step."""
+        if self._fsdp_root is not None:
+            self._fsdp_root.set_requires_gradient_sync(reduces)
+            self._fsdp_root.set_is_last_backward(reduces)
+            self._fsdp_root.set_reshard_after_backward(self._sharding == "zero3")
 
-    def _reduce_rest(self) -> None:
-        """As torch's own stages do for a module that is fully_shard'ed, which ours is not by itself."""
-        if self._sharded is None:
+    def _finish_gradient_reduction(self) -> None:
+        """Reduce the remaining gradients.
+
+        torch's pipeline stages do this for a module that is itself an FSDPModule; a StageModule is not one.
+        """
+        if self._fsdp_root is None:
             return
-        self._sharded.set_requires_gradient_sync(True)
-        self._sharded.set_is_last_backward(True)
-        self._sharded.set_reshard_after_backward(True)
-        state = fully_shard.state(self._sharded)  # type: ignore[attr-defined]
-        for each in state._state_ctx.all_states:
-            for group in each._fsdp_param_groups:
-                group.post_backward()
-        state._root_post_backward_final_callback()
+        self._fsdp_root.set_requires_gradient_sync(True)
+        self._fsdp_root.set_is_last_backward(True)
+        self._fsdp_root.set_reshard_after_backward(True)
+        root_state = fully_shard.state(self._fsdp_root)  # type: ignore[attr-defined]
+        for state in root_state._state_ctx.all_states:
+            for parameter_group in state._fsdp_param_groups:
+                parameter_group.post_backward()
+        root_state._root_post_backward_final_callback()
 
     def _materialize(self, module: nn.Module) -> None:
         super()._materialize(self.module if isinstance(module, _Root) else module)
 
     def _local_tensor(self, name: str, tensor: Tensor) -> LocalTensor:
-        return self._ownership.shared_with_stages(
-            super()._local_tensor(self._ownership.canonical.get(name, name), tensor), self._mesh.pipeline_rank
-        )
+        canonical_name = self._ownership.canonical_names.get(name, name)
+        return self._ownership.with_ownership(super()._local_tensor(canonical_name, tensor), self._mesh.pipeline_rank)
 
-    def _refuse_idle(self) -> None:
-        if not self.trained:
+    def _refuse_nothing_trainable(self) -> None:
+        if not self.trainable:
             raise OnecurveError(
-                f"plan {self._plan}: pipeline rank {self._mesh.pipeline_rank} has nothing to train (its blocks are "
-                "frozen); use fewer stages, or another axis"
+                f"plan {self._plan}: pipeline rank {self._mesh.pipeline_rank} has no trainable parameter (all of its "
+                "blocks are frozen); use fewer stages, or another axis"
             )
 
     def _shared_parameter_reducers(self) -> Iterator[GradientReducer]:
-        """One per set of ranks that hold the same parameters, in one order everywhere."""
+        """One reducer per set of ranks that hold the same parameters, in the same order on every rank."""
         shared: dict[tuple[int, ...], list[Tensor]] = {}
-        for local_tensor in sorted(self.trained, key=lambda each: each.name):
-            holders = self._ownership.holders(local_tensor.name)
-            if len(holders) > 1:
-                shared.setdefault(holders, []).append(local_tensor.local)
-        for holders in sorted(shared):
-            yield GradientReducer(shared[holders], self._mesh.pipeline_group, holders)
+        for local_tensor in sorted(self.trainable, key=lambda local_tensor: local_tensor.name):
+            owners = self._ownership.owners(local_tensor.name)
+            if len(owners) > 1:
+                shared.setdefault(owners, []).append(local_tensor.local)
+        for owners in sorted(shared):
+            yield GradientReducer(shared[owners], self._mesh.pipeline_group, owners)
 
 
 class _Root(nn.Module):
-    """What fully_shard takes for the root: called once per stage and round, and it always returns."""
+    """The root module for fully_shard, called once per stage and round.
+
+    The model itself cannot be the root, because a stage ends the model's forward with an exception. This forward always
+    returns.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return work(*arguments)
+    def forward(self, stage_forward: Callable[..., Any], *arguments: Any) -> Any:
+        return stage_forward(*arguments)
 
 
-def _alone(model: nn.Module, names: Sequence[str]) -> list[str]:
-    """Those that share no parameter with another, so that they can be sharded by themselves."""
-    parameters = {name: {id(each) for each in model.get_submodule(name).parameters()} for name in names}
+def _without_shared_parameters(model: nn.Module, names: Sequence[str]) -> list[str]:
+    """The modules that share no parameter with another one, so that each can be sharded by itself."""
+    parameters = {name: {id(parameter) for parameter in model.get_submodule(name).parameters()} for name in names}
     return [
         name
         for name, own in parameters.items()
@@ -251,8 +268,8 @@ def _alone(model: nn.Module, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _raise_own(error: BaseException) -> None:
-    """torch wraps what a stage raised; a mistake in the user's own code is told as that."""
+def _raise_wrapped_onecurve_error(error: BaseException) -> None:
+    """Raise the OnecurveError that torch's schedule wrapped, if there is one: its message is written for the user."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OnecurveError):

@@ -1,4 +1,7 @@
-"""torch's pipeline stage, with receive buffers made for each micro-batch: torch makes them once, all of one size."""
+"""torch's pipeline stage with receive buffers allocated per micro-batch, and the schedules.
+
+torch allocates receive buffers once, so all its micro-batches must have the same shapes; here they may differ.
+"""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -23,34 +26,35 @@ from torch.distributed.pipelining.schedules import _PipelineSchedule
 
 from onecurve.describe.plan import Schedule
 
-Expected = Callable[[int], Sequence[Tensor]]
-"""Fake tensors in the shape of what a stage is given for a micro-batch."""
+ReceivedShapes = Callable[[int], Sequence[Tensor]]
+"""Micro-batch number → fake tensors with the shapes and dtypes that the stage receives."""
 
 
 class DynamicShapeStage(PipelineStage):
-    """Knows what it will be given for each micro-batch, so that ranks need not ask each other."""
+    """A stage that computes what it receives for each micro-batch, so that ranks need not exchange shapes."""
 
     def __init__(
         self,
         module: nn.Module,
-        number: int,
-        count: int,
+        stage: int,
+        stage_count: int,
         device: torch.device,
         group: dist.ProcessGroup,
-        expected: Expected,
-        sends: int,
+        received_shapes: ReceivedShapes,
+        sent_tensors: int,
     ) -> None:
-        super().__init__(module, number, count, device, input_args=(), output_args=(), group=group)
-        self._expected, self._sends = expected, sends
-        self._halves: bool | None = None
+        """`sent_tensors`: the number of tensors that the stage sends to the next one per micro-batch."""
+        super().__init__(module, stage, stage_count, device, input_args=(), output_args=(), group=group)
+        self._received_shapes, self._sent_tensors = received_shapes, sent_tensors
+        self._backward_splits: bool | None = None
         self._activations: dict[int, list[Tensor]] = {}
         self._gradients: dict[int, list[Tensor | None]] = {}
 
     def _prepare_forward_infra(self, rounds: int, *_: Any, **__: Any) -> None:  # type: ignore[override]
-        count = len(self._expected(0))
-        self._stage_meta.inputs = (None,) * count  # type: ignore[assignment]  # only their number is read
+        count = len(self._received_shapes(0))
+        self._stage_meta.inputs = (None,) * count  # type: ignore[assignment]  # torch reads only the length
         self.args_recv_info = {0: ()}
-        self.act_send_info = {0: []} if self.is_last else {n: [self.stage_index + 1] for n in range(self._sends)}
+        self.act_send_info = {0: []} if self.is_last else {n: [self.stage_index + 1] for n in range(self._sent_tensors)}
         self.chunks = rounds
 
     def _prepare_backward_infra(self, *_: Any, **__: Any) -> None:
@@ -59,9 +63,9 @@ class DynamicShapeStage(PipelineStage):
     def get_fwd_recv_ops(self, chunk: int) -> list[dist.P2POp]:
         if self.is_first:
             return []
-        buffers = [torch.empty(x.shape, dtype=x.dtype, device=self.device) for x in self._expected(chunk)]
+        buffers = [torch.empty(x.shape, dtype=x.dtype, device=self.device) for x in self._received_shapes(chunk)]
         self._activations[chunk] = buffers
-        return self._receive(buffers, self.stage_index - 1)
+        return self._receive_ops(buffers, self.stage_index - 1)
 
     def _retrieve_recv_activations(self, chunk: int) -> tuple[Tensor, ...]:
         return tuple(x.requires_grad_(x.is_floating_point()) for x in self._activations[chunk])
@@ -72,81 +76,89 @@ class DynamicShapeStage(PipelineStage):
         sent, _ = self.fwd_cache[chunk]
         buffers = [torch.empty_like(x, requires_grad=False) if x.is_floating_point() else None for x in sent]
         self._gradients[chunk] = buffers
-        return self._receive([each for each in buffers if each is not None], self.stage_index + 1)
+        return self._receive_ops([buffer for buffer in buffers if buffer is not None], self.stage_index + 1)
 
     def _retrieve_recv_grads(self, chunk: int) -> tuple[Tensor | None, ...]:
         return tuple(self._gradients.pop(chunk))
 
     def backward_one_chunk(self, chunk: int, *arguments: Any, **kwargs: Any) -> None:  # type: ignore[override]
         super().backward_one_chunk(chunk, *arguments, **kwargs)
-        given = self._activations.pop(chunk, [])
-        self.grad_send_info = [self.stage_index - 1 if x.is_floating_point() else None for x in given]
-        self.bwd_cache[chunk] = tuple(map(_sendable, given, self.bwd_cache[chunk]))
+        received = self._activations.pop(chunk, [])
+        self.grad_send_info = [self.stage_index - 1 if x.is_floating_point() else None for x in received]
+        self.bwd_cache[chunk] = tuple(map(_gradient_to_send, received, self.bwd_cache[chunk]))
 
-    def backward_maybe_with_nosync(self, kind: str, given: dict[str, Any], last_backward: bool = False) -> Any:
-        if kind == "input" and not self._comes_apart(given["stage_output"], given["input_values"]):
-            whole = given["stage_output"][0] if self.is_last else given["stage_output"]
-            return super().backward_maybe_with_nosync("full", {**given, "stage_output": whole}, last_backward)
-        if kind == "weight" and not self._halves:
+    def backward_maybe_with_nosync(self, kind: str, bwd_kwargs: dict[str, Any], last_backward: bool = False) -> Any:
+        if kind == "input" and not self._can_split_backward(bwd_kwargs["stage_output"], bwd_kwargs["input_values"]):
+            output = bwd_kwargs["stage_output"][0] if self.is_last else bwd_kwargs["stage_output"]
+            return super().backward_maybe_with_nosync("full", {**bwd_kwargs, "stage_output": output}, last_backward)
+        if kind == "weight" and not self._backward_splits:
             return (), None
-        return super().backward_maybe_with_nosync(kind, given, last_backward)
+        return super().backward_maybe_with_nosync(kind, bwd_kwargs, last_backward)
 
-    def _comes_apart(self, outputs: Sequence[Tensor], inputs: Sequence[Any]) -> bool:
-        """Whether backward can be run in halves: torch does it rightly where every parameter is used once, on the way
-        from what was received. Where that is not so the first half does it all."""
-        if self._halves is None:
-            made = construct_reverse_graph([x.grad_fn for x in outputs if x.grad_fn is not None])
+    def _can_split_backward(self, outputs: Sequence[Tensor], inputs: Sequence[Any]) -> bool:
+        """True if backward can be split into a part for the inputs and a part for the weights.
+
+        torch's split is correct only if every parameter is used once and on a path from the received tensors. Otherwise
+        the part for the inputs runs the full backward, and the part for the weights does nothing. Decided on the first
+        micro-batch.
+        """
+        if self._backward_splits is None:
+            reverse_graph = construct_reverse_graph([x.grad_fn for x in outputs if x.grad_fn is not None])
             nodes = [_get_grad_fn_or_grad_acc(x) for x in inputs if isinstance(x, Tensor) and x.requires_grad]
             parameters = [_get_grad_fn_or_grad_acc(x) for x in self.submod.parameters() if x.requires_grad]
-            used = {node for node in parameters if node is not None and node in made}
-            groups = get_param_groups([node for node in nodes if node], list(used), made)
-            once = all(len(group["intermediates"]) == 1 for group in groups)
-            self._halves = bool(used) and once and set().union(*(group["params"] for group in groups)) == used
-        return self._halves
+            used = {node for node in parameters if node is not None and node in reverse_graph}
+            groups = get_param_groups([node for node in nodes if node], list(used), reverse_graph)
+            used_once = all(len(group["intermediates"]) == 1 for group in groups)
+            grouped = set().union(*(group["params"] for group in groups))
+            self._backward_splits = bool(used) and used_once and grouped == used
+        return self._backward_splits
 
     def _get_grad_send_meta(self, _: int) -> Any:
-        return True  # there always is a gradient to send
+        return True  # a gradient is always sent
 
-    def _receive(self, buffers: Sequence[Tensor], stage: int) -> list[dist.P2POp]:
+    def _receive_ops(self, buffers: Sequence[Tensor], stage: int) -> list[dist.P2POp]:
         peer = self._resolve_peer_global_rank(stage)
         return [dist.P2POp(dist.irecv, buffer, peer, self.group) for buffer in buffers]
 
 
 class StageModule(nn.Module):
-    """What torch's stage calls, with the parameters that are the stage's own."""
+    """The module that torch's stage calls; it exposes the parameters that the stage uses."""
 
-    def __init__(self, work: Callable[..., Any], own: Sequence[nn.Module], loose: Sequence[nn.Module]) -> None:
-        """`own`: the stage's blocks and units; `loose`: modules around them, of which it uses parameters."""
+    def __init__(
+        self, stage_forward: Callable[..., Any], modules: Sequence[nn.Module], surrounding: Sequence[nn.Module]
+    ) -> None:
+        """`modules`: the stage's blocks and units; `surrounding`: the modules around them, of which only the parameters
+        that they own directly belong to the stage."""
         super().__init__()
-        self.own, self.loose = nn.ModuleList(own), list(loose)
-        self._work = work
+        self.stage_modules, self.surrounding = nn.ModuleList(modules), list(surrounding)
+        self._stage_forward = stage_forward
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         yield from super().parameters(recurse)
-        for each in self.loose:
-            yield from each.parameters(recurse=False)
+        for module in self.surrounding:
+            yield from module.parameters(recurse=False)
 
-    def forward(self, *received: Tensor, number: int) -> Any:
-        return self._work(number, *received)
+    def forward(self, *received: Tensor, round_number: int) -> Any:
+        return self._stage_forward(round_number, *received)
 
 
-def _sendable(given: Tensor, gradient: Tensor | None) -> Tensor | None:
-    """A gradient is waited for, also where nothing came of what was given."""
+def _gradient_to_send(received: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient of a received tensor. The previous stage waits for one, so an unused tensor gets zeros."""
     if gradient is None:
-        return torch.zeros_like(given) if given.is_floating_point() else None
+        return torch.zeros_like(received) if received.is_floating_point() else None
     return gradient.contiguous()
 
 
 def make_schedule(kind: Schedule, stages: Sequence[DynamicShapeStage], rounds: int) -> _PipelineSchedule:
-    """Its loss is what the last stage gives."""
+    """Return torch's schedule for this rank's stages. The last stage returns the loss itself."""
     settings = {"n_microbatches": rounds, "loss_fn": lambda output, _: output, "scale_grads": False}
-    # On an error it would log every rank's whole schedule.
+    # On an error torch would log the complete schedule of every rank.
     logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
-    if kind in _ONE_STAGE:
+    if kind in _SINGLE_STAGE_SCHEDULES:
         (stage,) = stages
-        return _ONE_STAGE[kind](stage, **settings)  # type: ignore[arg-type]
-    return _SEVERAL_STAGES[kind](list(stages), **settings)  # type: ignore[arg-type]
+        return _SINGLE_STAGE_SCHEDULES[kind](stage, **settings)  # type: ignore[arg-type]
+    return _MULTI_STAGE_SCHEDULES[kind](list(stages), **settings)  # type: ignore[arg-type]
 
 
-_ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-_SEVERAL_STAGES = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
+_SINGLE_STAGE_SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_MULTI_STAGE_SCHEDULES = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}

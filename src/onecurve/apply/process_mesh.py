@@ -1,4 +1,4 @@
-"""The plan's mesh as torch knows it: one device mesh of the axes that are used, and the groups that train together."""
+"""The plan's mesh in torch: a DeviceMesh over the axes in use, and the process groups that train together."""
 
 from dataclasses import dataclass
 
@@ -11,82 +11,93 @@ from onecurve.describe.mesh import Mesh
 from onecurve.device.collectives import Group, group_containing, subgroup
 from onecurve.device.local_tensor import REPLICATE, TENSOR
 
-_DATA = (REPLICATE, "shard")
+_DATA_AXES = (REPLICATE, "shard")
 _PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True)
 class ProcessMesh:
-    """The mesh with its process groups, over the first ranks of the world; `member` says whether this one is in."""
+    """The mesh, this rank and its process groups. The mesh covers the first `mesh.size` ranks of the world; `member`
+    is False on the others."""
 
     mesh: Mesh
     rank: int
     group: Group
-    """All ranks."""
+    """All ranks of the mesh."""
     data_group: Group = None
-    """Those that hold the same parts of the model and take different samples."""
+    """The ranks that hold the same part of the model and process different samples."""
     pipeline_group: Group = None
-    """Those that hold the stages through which the same samples go."""
+    """The ranks that hold the pipeline stages through which the same samples pass."""
     peers: Group = None
-    """Those that hold parts of the same parameters: all, but for other stages."""
+    """The ranks that hold parts of the same parameters: all ranks except those of other pipeline stages."""
     shard_mesh: DeviceMesh | None = None
-    """The axes that fully_shard needs: (replicate, shard), or shard alone."""
+    """The mesh for fully_shard, with the axes (replicate, shard) or only shard; None if it is not used."""
     tensor_mesh: DeviceMesh | None = None
+    """The one-dimensional mesh of the axis `tensor`; None if it is not used."""
 
     @property
     def member(self) -> bool:
+        """True if this rank belongs to the mesh."""
         return self.rank < self.mesh.size
 
     @property
     def data_rank(self) -> int:
+        """The data-parallel rank of this rank."""
         return self.mesh.data_rank(self.rank)
 
     @property
     def pipeline_rank(self) -> int:
+        """The coordinate of this rank along the axis `pipeline`."""
         return self.mesh.coordinates(self.rank)[_PIPELINE]
 
-    def first(self, tensor: Tensor) -> bool:
-        """Whether this rank is the first of its peers that holds the same of a tensor, along the axes that the tensor's
-        own mesh leaves out, `replicate` aside."""
-        known = tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
-        places = self.mesh.coordinates(self.rank)
-        return not any(place for axis, place in places.items() if axis not in (*known, _PIPELINE, REPLICATE))
+    def is_first_holder(self, tensor: Tensor) -> bool:
+        """True if this rank is the first of its peers that holds these elements of the tensor.
+
+        Only the axes that the tensor's own device mesh does not contain are considered, and of those neither `pipeline`
+        nor `replicate`.
+        """
+        tensor_axes = tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
+        ignored = (*tensor_axes, _PIPELINE, REPLICATE)
+        return not any(index for axis, index in self.mesh.coordinates(self.rank).items() if axis not in ignored)
 
     @property
-    def copy(self) -> tuple[int, int]:
-        """Which copy of the model this rank belongs to, of how many."""
+    def replica(self) -> tuple[int, int]:
+        """The index of this rank's replica along `replicate`, and the number of replicas."""
         return self.mesh.coordinates(self.rank)[REPLICATE], self.mesh.replicate
 
     @property
-    def reports(self) -> bool:
-        """Whether this rank speaks for its samples: of those that hold parts of one copy, one does; in a pipeline one
-        that has the last stage."""
-        places = self.mesh.coordinates(self.rank)
-        return places[TENSOR] == 0 and places[_PIPELINE] == self.mesh.pipeline - 1
+    def reports_metrics(self) -> bool:
+        """True on exactly one of the ranks that process the same samples: the first along `tensor` of those with the
+        last pipeline stage."""
+        coordinates = self.mesh.coordinates(self.rank)
+        return coordinates[TENSOR] == 0 and coordinates[_PIPELINE] == self.mesh.pipeline - 1
 
 
 def make_mesh(mesh: Mesh, rank: int, device: str) -> ProcessMesh:
-    """Every rank of the world must call this, members or not: groups are made together."""
+    """Create the process groups. Every rank of the world must call this, also ranks outside the mesh."""
     group = subgroup(range(mesh.size))
-    if mesh.shard == mesh.tensor == mesh.pipeline == 1:  # DDP needs no mesh
-        return ProcessMesh(mesh, rank, group, group, None, group)
-    # fully_shard looks after replicas of split parameters too, which DDP refuses; it needs its axis then, even of one.
-    data = tuple(axis for axis in _DATA if mesh.degrees[axis] > 1 or (axis == "shard" and mesh.replicate > 1))
-    others = [axis for axis in (_PIPELINE, TENSOR) if mesh.degrees[axis] > 1]  # an axis of one would only add groups
-    axes = (*others[: others.count(_PIPELINE)], *data, *others[others.count(_PIPELINE) :])
+    if mesh.shard == mesh.tensor == mesh.pipeline == 1:  # DDP needs no DeviceMesh
+        return ProcessMesh(mesh=mesh, rank=rank, group=group, data_group=group, peers=group)
+    # DDP refuses tensor-parallel parameters, so fully_shard also handles their replicas; it then needs a shard axis,
+    # even one with a single rank. Any other axis with a single rank would only add groups.
+    data_axes = tuple(axis for axis in _DATA_AXES if mesh.degrees[axis] > 1 or (axis == "shard" and mesh.replicate > 1))
+    pipeline_axes = (_PIPELINE,) if mesh.pipeline > 1 else ()
+    tensor_axes = (TENSOR,) if mesh.tensor > 1 else ()
+    axes = (*pipeline_axes, *data_axes, *tensor_axes)
     ranks = torch.arange(mesh.size).view([mesh.degrees[axis] for axis in axes])
-    whole = DeviceMesh(device, ranks, mesh_dim_names=axes)
-    data_group = group_containing(mesh.groups(*_DATA), rank) if others else group
-    peers = group_containing(mesh.groups(*_DATA, TENSOR), rank) if mesh.pipeline > 1 else group
+    device_mesh = DeviceMesh(device, ranks, mesh_dim_names=axes)
+    splits_model = bool(pipeline_axes or tensor_axes)
+    data_group = group_containing(mesh.groups(*_DATA_AXES), rank) if splits_model else group
+    peers = group_containing(mesh.groups(*_DATA_AXES, TENSOR), rank) if pipeline_axes else group
     if rank >= mesh.size:
-        return ProcessMesh(mesh, rank, group)
+        return ProcessMesh(mesh=mesh, rank=rank, group=group)
     return ProcessMesh(
-        mesh,
-        rank,
-        group,
-        data_group,
-        whole.get_group(_PIPELINE) if mesh.pipeline > 1 else None,
-        peers,
-        whole[data] if data else None,
-        whole[TENSOR] if mesh.tensor > 1 else None,
+        mesh=mesh,
+        rank=rank,
+        group=group,
+        data_group=data_group,
+        pipeline_group=device_mesh.get_group(_PIPELINE) if pipeline_axes else None,
+        peers=peers,
+        shard_mesh=device_mesh[data_axes] if data_axes else None,
+        tensor_mesh=device_mesh[TENSOR] if tensor_axes else None,
     )

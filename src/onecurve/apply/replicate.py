@@ -1,4 +1,4 @@
-"""The axis `replicate` alone: torch's DDP, which averages gradients over the ranks while backward still runs."""
+"""The axis `replicate` used alone: torch's DDP, which averages gradients over the ranks while backward still runs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,31 +12,36 @@ from torch.nn.parallel import DistributedDataParallel
 from onecurve.device.collectives import Group, all_reduce_sum
 
 UnusedParameterTrial = Callable[[nn.Module, torch.dtype, int], Tensor]
-"""Runs the model on a few samples, others for each number, and returns a loss: shows which parameters it uses."""
+"""A function (module, dtype, trial number) → loss. It runs the model on a few samples, different ones for each trial
+number, to show which parameters get a gradient."""
 
 _TRIALS = 3
 
 
-def replicate(module: nn.Module, group: Group, unused: bool, compressed: torch.dtype | None) -> DistributedDataParallel:
-    """`unused`: some parameters get no gradient. `compressed`: what gradients are sent in."""
-    replicated = DistributedDataParallel(
+def replicate(
+    module: nn.Module, group: Group, find_unused: bool, compress_dtype: torch.dtype | None
+) -> DistributedDataParallel:
+    """Wrap the module in DDP.
+
+    `find_unused`: some parameters may get no gradient. `compress_dtype`: the dtype in which gradients are sent, or None
+    to send them in their own.
+    """
+    ddp = DistributedDataParallel(
         module,
         process_group=group,
-        forward_sync_buffers=False,  # synchronized batch norm leaves them equal, local is meant to differ
-        init_sync=False,  # every rank has replayed the same weights
+        forward_sync_buffers=False,  # synchronized batch norm keeps buffers equal; local batch norm lets them differ
+        init_sync=False,  # every rank has built the same initial weights
         gradient_as_bucket_view=True,
-        find_unused_parameters=unused,
+        find_unused_parameters=find_unused,
     )
-    if compressed is not None:
-        replicated.register_comm_hook(group, _send_as(compressed))
-    return replicated
+    if compress_dtype is not None:
+        ddp.register_comm_hook(group, _compress_hook(compress_dtype))
+    return ddp
 
 
 def leaves_parameters_unused(module: nn.Module, trial: UnusedParameterTrial, dtype: torch.dtype, group: Group) -> bool:
-    """Whether a trial backward leaves a trained parameter without gradient, on any rank: all must know the same.
-
-    The module is left as it was found.
-    """
+    """True if a trial backward leaves a trainable parameter without a gradient on any rank. All ranks get the same
+    answer; the module's buffers and gradients are restored."""
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     unused = False
     for number in range(_TRIALS):
@@ -50,11 +55,12 @@ def leaves_parameters_unused(module: nn.Module, trial: UnusedParameterTrial, dty
     return bool(all_reduce_sum(group, flag).item())
 
 
-def _send_as(dtype: torch.dtype) -> Callable[[Group, Any], torch.futures.Future[Tensor]]:
-    """torch's own hooks. By their names DDP would refuse bf16 off NCCL, though gloo carries it."""
+def _compress_hook(dtype: torch.dtype) -> Callable[[Group, Any], torch.futures.Future[Tensor]]:
+    """torch's compression hook under another name: by its own name DDP refuses bf16 without NCCL, though gloo can send
+    it."""
     hook = default_hooks.bf16_compress_hook if dtype == torch.bfloat16 else default_hooks.fp16_compress_hook
 
-    def send(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+    def compress(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
         return hook(group, bucket)
 
-    return send
+    return compress

@@ -1,6 +1,7 @@
-"""The axis `shard`: every rank keeps a part of each parameter, of its gradient and of its optimizer state.
+"""The axis `shard`: every rank holds a shard of each parameter, of its gradient and of its optimizer state.
 
-A block's parameters are gathered for its forward and again for its backward (zero3), or kept in between (zero2).
+A block's parameters are all-gathered for its forward. With zero3 they are freed afterwards and all-gathered again for
+backward; with zero2 they stay until backward.
 """
 
 import warnings
@@ -22,23 +23,23 @@ def shard(
     sharding: Sharding,
     policy: MixedPrecisionPolicy,
 ) -> FSDPModule:
-    """Make the module real and shard it block by block, so that no rank ever holds more than one block whole."""
+    """Materialize and shard the module block by block, so that no rank ever holds more than one unsharded block."""
     settings = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": sharding == "zero3"}
     for name in blocks:
         block = module.get_submodule(name)
         materialize(block)
-        _shard_one(block, settings)
-    # What is left at the root; its blocks hold real parameters already and are passed over.
+        _fully_shard(block, settings)
+    # This handles the parameters outside the blocks; the blocks' own are already sharded and are skipped.
     materialize(module)
-    return _shard_one(module, settings)
+    return _fully_shard(module, settings)
 
 
-# torch warns that a loss which writes into the model's output would lose a hook; `onecurve check` finds such a loss.
+# torch warns that a loss which changes the model's output in place loses a hook; `onecurve check` finds such a loss.
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
-def _shard_one(module: nn.Module, settings: dict[str, Any]) -> FSDPModule:
-    scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}
+def _fully_shard(module: nn.Module, settings: dict[str, Any]) -> FSDPModule:
+    scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}  # fully_shard refuses them
     sharded = fully_shard(module, ignored_params=scalars, **settings)
     sharded.set_gradient_divide_factor(1.0)
     sharded.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum

@@ -1,8 +1,8 @@
-"""What one rank holds and runs of a model that is in one piece from input to loss: all axes but `pipeline`.
+"""The part of a rank that runs the full forward, from input to loss: all axes except `pipeline`.
 
-`replicate` alone is DDP; with `shard` it is FSDP2's fully_shard, over (replicate, shard) where both are used. The
-engines differ in how they reduce: DDP averages over the ranks, so its backward is scaled up by their number;
-fully_shard is told to sum. What is cut along `tensor` is so before fully_shard sees it.
+`replicate` alone uses DDP. `shard`, and `replicate` together with `shard` or `tensor`, use FSDP2's fully_shard.
+DDP averages gradients over the ranks, so the loss is multiplied by their number before backward; fully_shard is set to
+sum. Parameters are split along `tensor` before fully_shard shards them.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from onecurve.model.deferred import DeferredModel
 
 
 class SingleStagePart(AutoBackwardPart):
-    """A rank of `replicate`, `shard` and `tensor`, or a rank alone."""
+    """A part that uses any of `replicate`, `shard` and `tensor`, or a single rank."""
 
     def __init__(
         self,
@@ -41,16 +41,16 @@ class SingleStagePart(AutoBackwardPart):
         batch_norm: BatchNorm,
         trial: UnusedParameterTrial,
     ) -> None:
-        # The order matters: what changes forward comes first, the engines that hook into it last.
+        # The order matters: first what replaces a block's forward, then the engines that register hooks.
         super().__init__(deferred, plan, mesh, device, batch_norm)
-        self._change_forward(blocks or [""])
-        self._split(self.module, blocks)
-        self._replicated: DistributedDataParallel | None = None
-        self._gain = 1.0
-        if self._tensor is None and self._sharded is None and self.group is not None:
-            unused = leaves_parameters_unused(self.module, trial, self._dtype, self.group)
-            self._replicated = replicate(self.module, self.group, unused, compressed_dtype(plan))
-            self._gain = float(mesh.mesh.data)
+        self._transform_blocks(blocks or [""])
+        self._materialize_and_shard(self.module, blocks)
+        self._ddp: DistributedDataParallel | None = None
+        self._loss_multiplier = 1.0
+        if self._tensor_axis is None and self._fsdp_root is None and self.group is not None:
+            find_unused = leaves_parameters_unused(self.module, trial, self._master_dtype, self.group)
+            self._ddp = replicate(self.module, self.group, find_unused, compressed_dtype(plan))
+            self._loss_multiplier = float(mesh.mesh.data)
         self._finish_construction()
         self._prefetcher = Prefetcher(device)
 
@@ -58,32 +58,33 @@ class SingleStagePart(AutoBackwardPart):
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
         self._set_mode(training=True)
-        self._statistics.keep()
+        self._batch_norm_statistics.save()
         totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         placed = self._prefetcher.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
         for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):
             self.device.seed(seed)
-            with self._round(last=number == len(rounds) - 1), self._running():
+            with self._gradient_sync(last=number == len(rounds) - 1), self._tensor_parallel_context():
                 with autocast(self._plan.precision, self.device):
-                    weighted = objective(micro.forward(self._replicated or self.module), micro)
+                    weighted = objective(micro.forward(self._ddp or self.module), micro)
                 loss, count = full_tensor(weighted.sum), full_tensor(torch.as_tensor(weighted.count))
-                (loss * (scale * self._gain)).backward()
+                (loss * (scale * self._loss_multiplier)).backward()
             totals += torch.stack([loss.detach().double(), count.to(totals)])
         self._take_gradients()
-        return totals if self.reports else torch.zeros_like(totals)
+        return totals if self.reports_metrics else torch.zeros_like(totals)
 
     def infer(self, micro: MicroBatch) -> Any:
         self._set_mode(training=False)
-        with torch.no_grad(), self._running(), autocast(self._plan.precision, self.device):
+        with torch.no_grad(), self._tensor_parallel_context(), autocast(self._plan.precision, self.device):
             return pytree.tree_map(full_tensor, micro.forward(self.module))
 
-    def _round(self, last: bool) -> AbstractContextManager[None]:
-        """When gradients are reduced: with the last round, or with each."""
-        if self._sharded is not None:
-            self._sharded.set_requires_gradient_sync(last or self._plan.reduce == "round")
-            # Over `replicate` the sharded sums need to be added once, whatever happens per round.
-            self._sharded.set_requires_all_reduce(last)
-            self._sharded.set_is_last_backward(last)
-        elif self._replicated is not None and not (last or self._plan.reduce == "round"):
-            return self._replicated.no_sync()
+    def _gradient_sync(self, last: bool) -> AbstractContextManager[None]:
+        """Set up the gradient reduction of one round: in the last round of a step, or in each if the plan says so."""
+        reduces = last or self._plan.reduce == "round"
+        if self._fsdp_root is not None:
+            self._fsdp_root.set_requires_gradient_sync(reduces)
+            # The all-reduce over `replicate` is needed once per step, even if each round reduce-scatters over `shard`.
+            self._fsdp_root.set_requires_all_reduce(last)
+            self._fsdp_root.set_is_last_backward(last)
+        elif self._ddp is not None and not reduces:
+            return self._ddp.no_sync()
         return nullcontext()

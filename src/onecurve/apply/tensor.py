@@ -1,11 +1,15 @@
-"""The axis `tensor`: parameters cut as the plan's layouts say, the model's own code unchanged.
+"""The axis `tensor`: parameters are split as the plan's layouts say; the model's own code stays unchanged.
 
-Parameters are distributed tensors, so the model computes in global shapes and DTensor's propagation keeps cut what is
-cut. What it must not choose for itself is when partial sums are reduced: it would carry them into norms and residual
-sums and reduce them again in backward. So there are two gates, at the modules that hold cut parameters. *Enter*: the
-activation is made whole; in backward its gradient is summed once. *Leave*: partial sums are reduced at once; in
-backward the gradient is made whole. Between leaving and entering lies the stream: whole on every rank, or cut along
-the sequence.
+Parameters become DTensors, so the model computes with global shapes and DTensor propagates how results are sharded. One
+decision must not be left to DTensor: when partial sums are reduced. It would carry them into norms and residual
+additions, and reduce them again in backward. Redistribution hooks therefore surround every module that owns split
+parameters:
+
+- Input hook: the input is all-gathered; in backward its gradient is reduced once.
+- Output hook: partial sums are reduced at once; in backward the gradient is all-gathered.
+
+Between an output hook and the next input hook, activations form the *residual stream*. It is replicated, or sharded
+along the sequence dimension (sequence parallelism).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,151 +31,158 @@ from onecurve.apply.tensor_parallel_rng import TensorParallelRNG
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 
-_SEQUENCE = 1
+_SEQUENCE_DIM = 1
 
 
 class TensorAxis:
-    """Cuts parameters, and sets up the gates."""
+    """Splits parameters along the axis `tensor` and registers the redistribution hooks."""
 
     def __init__(self, mesh: DeviceMesh, layouts: Mapping[str, str], sequence: bool) -> None:
+        """`layouts`: parameter name pattern → layout text; `sequence`: shard the residual stream along the sequence."""
         register_dtensor_ops()
         self._mesh = mesh
         self._layouts = {pattern: Layout.parse(text) for pattern, text in layouts.items()}
         self._sequence = sequence
-        self._random = TensorParallelRNG(mesh)
-        self._entered: tuple[DTensor, DTensor] | None = None
+        self._rng = TensorParallelRNG(mesh)
+        self._last_gathered: tuple[DTensor, DTensor] | None = None
 
-    def split(self, module: nn.Module, prefix: str = "", left_out: Iterable[nn.Module] = ()) -> None:
-        """Distribute the module's real parameters, in place, ties kept; what is distributed already is passed over."""
-        made: dict[int, nn.Parameter] = {}
-        for name, each in module.named_modules(set(left_out), prefix=prefix):
-            for leaf, parameter in each._parameters.items():
+    def split(self, module: nn.Module, prefix: str = "", excluded: Iterable[nn.Module] = ()) -> None:
+        """Replace the module's plain parameters by DTensors, in place. Ties are preserved; DTensors are skipped.
+
+        `prefix`: the module's name in the model, because layouts match full names. `excluded`: submodules to skip.
+        """
+        distributed: dict[int, nn.Parameter] = {}
+        for name, submodule in module.named_modules(set(excluded), prefix=prefix):
+            for leaf, parameter in submodule._parameters.items():
                 if parameter is None or isinstance(parameter, DTensor):
                     continue
-                if id(parameter) not in made:
-                    made[id(parameter)] = self._distributed(f"{name}.{leaf}" if name else leaf, parameter)
-                each._parameters[leaf] = made[id(parameter)]
+                if id(parameter) not in distributed:
+                    distributed[id(parameter)] = self._distribute(f"{name}.{leaf}" if name else leaf, parameter)
+                submodule._parameters[leaf] = distributed[id(parameter)]
 
-    def set_gates(self, module: nn.Module) -> list[RemovableHandle]:
-        """After all is split."""
+    def register_redistribution_hooks(self, module: nn.Module) -> list[RemovableHandle]:
+        """Register the hooks on every module that owns split parameters. Call this after all calls of `split`."""
         handles = []
-        for each in module.modules():
-            own = [value for value in each._parameters.values() if isinstance(value, DTensor)]
-            if not all(_along(value).is_replicate() for value in own):
-                handles.append(each.register_forward_pre_hook(self._enter_arguments))
-                handles.append(each.register_forward_hook(self._leave_output))
+        for submodule in module.modules():
+            parameters = [value for value in submodule._parameters.values() if isinstance(value, DTensor)]
+            if not all(_tensor_placement(parameter).is_replicate() for parameter in parameters):
+                handles.append(submodule.register_forward_pre_hook(self._gather_inputs))
+                handles.append(submodule.register_forward_hook(self._reduce_output))
         return handles
 
     @contextmanager
-    def temporarily_split(self, module: nn.Module, left_out: Iterable[nn.Module] = ()) -> Iterator[None]:
-        """For a trial: the module split and run so, and then as it was before. `left_out`: parts that will not run."""
-        before = [(each, dict(each._parameters)) for each in module.modules()]
+    def temporarily_split(self, module: nn.Module, excluded: Iterable[nn.Module] = ()) -> Iterator[None]:
+        """A context for trial runs, in which the module is split; afterwards it is as before. `excluded`: submodules
+        that are not run and stay unsplit."""
+        before = [(submodule, dict(submodule._parameters)) for submodule in module.modules()]
         handles = []
         try:
-            self.split(module, left_out=left_out)
-            handles = self.set_gates(module)
-            with self.running():
+            self.split(module, excluded=excluded)
+            handles = self.register_redistribution_hooks(module)
+            with self.active():
                 yield
         finally:
             for handle in handles:
                 handle.remove()
-            for each, parameters in before:
-                each._parameters.update(parameters)
+            for submodule, parameters in before:
+                submodule._parameters.update(parameters)
 
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Around forward, loss and backward: plain tensors that the model makes are the same on all ranks."""
-        with implicit_replication(), self._random:
+    def active(self) -> Iterator[None]:
+        """The context for forward, loss and backward: plain tensors that the model creates count as replicated."""
+        with implicit_replication(), self._rng:
             try:
                 yield
             finally:
-                self._entered = None
+                self._last_gathered = None
 
-    def to_send(self, tensor: Tensor) -> Tensor:
-        """What another stage needs of an activation: the part that lies here between the gates."""
+    def to_local_for_send(self, tensor: Tensor) -> Tensor:
+        """Return this rank's part of an activation of the residual stream, to be sent to another pipeline stage."""
         if not isinstance(tensor, DTensor):
             tensor = DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
-        between = [self._stream(tensor)]
-        return tensor.redistribute(placements=between).to_local(grad_placements=between)
+        placements = [self._residual_placement(tensor)]
+        return tensor.redistribute(placements=placements).to_local(grad_placements=placements)
 
-    def received(self, local: Tensor, whole: Tensor) -> Tensor:
-        """What was sent so; `whole` is something of the whole's shape."""
-        return DTensor.from_local(local, self._mesh, [self._stream(whole)], run_check=False)
+    def from_received(self, local: Tensor, like: Tensor) -> Tensor:
+        """Return the DTensor of which another stage sent the part `local`; `like` has the full shape."""
+        return DTensor.from_local(local, self._mesh, [self._residual_placement(like)], run_check=False)
 
-    def sent_shape(self, whole: Tensor) -> tuple[int, ...]:
-        shape = list(whole.shape)
-        if self._stream(whole).is_shard():
-            shape[_SEQUENCE] //= self._mesh.size()
+    def sent_shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of what `to_local_for_send` returns for a tensor of this full shape."""
+        shape = list(tensor.shape)
+        if self._residual_placement(tensor).is_shard():
+            shape[_SEQUENCE_DIM] //= self._mesh.size()
         return tuple(shape)
 
-    def _distributed(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
-        layout = next((each for pattern, each in self._layouts.items() if fnmatchcase(name, pattern)), None)
-        value, degree, place = parameter.detach(), self._mesh.size(), self._mesh.get_local_rank()
+    def _distribute(self, name: str, parameter: nn.Parameter) -> nn.Parameter:
+        layout = next((layout for pattern, layout in self._layouts.items() if fnmatchcase(name, pattern)), None)
+        value, degree, rank = parameter.detach(), self._mesh.size(), self._mesh.get_local_rank()
         placement: Placement = Replicate()
         if layout is not None:
             if not layout.divides(tuple(value.shape), degree):
                 raise OnecurveError(
-                    f"layout: {name} of shape {list(value.shape)} cannot be cut by '{layout}' over {degree} tensor "
-                    "ranks; change its layout in the plan, or the axis"
+                    f"layout: {name} of shape {list(value.shape)} cannot be split by '{layout}' over {degree} tensor "
+                    "ranks; change its layout in the plan, or the degree of 'tensor'"
                 )
             dim = layout.dim
-            runs = layout.runs(value.shape[dim], place, degree)
+            runs = layout.runs(value.shape[dim], rank, degree)
             value = torch.cat([value.narrow(dim, begin, end - begin) for begin, end in runs], dim)
             placement = Shard(dim) if layout.parts == 1 else _StridedShard(dim, split_factor=layout.parts)
         spec = DTensorSpec(
             self._mesh,
             (placement,),
             tensor_meta=TensorMeta(parameter.shape, parameter.stride(), parameter.dtype),
-            use_strided_shard_as_shard_order=False,  # parts are meant, not the order of two shardings
+            use_strided_shard_as_shard_order=False,  # here _StridedShard means parts, not the order of two shardings
         )
         distributed = DTensor(value, spec, requires_grad=False)  # type: ignore[no-untyped-call]
         return nn.Parameter(distributed, requires_grad=parameter.requires_grad)
 
-    def _stream(self, tensor: Tensor) -> Placement:
-        """What an activation is between the gates. A sequence that does not divide evenly stays whole."""
-        cut = self._sequence and tensor.dim() > 2 and tensor.shape[_SEQUENCE] % self._mesh.size() == 0
-        return Shard(_SEQUENCE) if cut else Replicate()
+    def _residual_placement(self, tensor: Tensor) -> Placement:
+        """The placement of an activation in the residual stream: replicated if the sequence does not divide evenly."""
+        sharded = self._sequence and tensor.dim() > 2 and tensor.shape[_SEQUENCE_DIM] % self._mesh.size() == 0
+        return Shard(_SEQUENCE_DIM) if sharded else Replicate()
 
-    def _enter_arguments(self, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(self._enter(each) for each in arguments)
+    def _gather_inputs(self, _: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(self._gather_input(argument) for argument in arguments)
 
-    def _enter(self, value: Any) -> Any:
+    def _gather_input(self, value: Any) -> Any:
         if (
             not isinstance(value, DTensor)
             or not value.is_floating_point()
-            or value.placements[0] != self._stream(value)
+            or value.placements[0] != self._residual_placement(value)
         ):
             return value
-        # q, k and v are made of the same activation: it is gathered, and its gradient summed, once for all of them.
-        if self._entered is None or self._entered[0] is not value:
-            self._entered = value, _Gate.apply(value, Replicate(), self._stream(value))  # type: ignore[no-untyped-call]
-        return self._entered[1]
+        # The projections to q, k and v share one input: gather it, and reduce its gradient, once for all of them.
+        if self._last_gathered is None or self._last_gathered[0] is not value:
+            gathered = _Redistribute.apply(value, Replicate(), self._residual_placement(value))  # type: ignore[no-untyped-call]
+            self._last_gathered = value, gathered
+        return self._last_gathered[1]
 
-    def _leave_output(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+    def _reduce_output(self, _: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
         if not isinstance(output, DTensor) or not output.placements[0].is_partial():
             return output
-        return _Gate.apply(output, self._stream(output), Replicate())  # type: ignore[no-untyped-call]
+        return _Redistribute.apply(output, self._residual_placement(output), Replicate())  # type: ignore[no-untyped-call]
 
 
-class _Gate(torch.autograd.Function):
-    """Redistributes the activation one way and its gradient another."""
+class _Redistribute(torch.autograd.Function):
+    """Redistributes an activation to one placement in forward, and its gradient to another one in backward."""
 
     @staticmethod
-    def forward(ctx: Any, value: DTensor, there: Placement, back: Placement) -> Tensor:
-        ctx.back = back
-        return value.redistribute(placements=[there]).view_as(value)
+    def forward(ctx: Any, value: DTensor, placement: Placement, gradient_placement: Placement) -> Tensor:
+        ctx.gradient_placement = gradient_placement
+        return value.redistribute(placements=[placement]).view_as(value)
 
     @staticmethod
     def backward(ctx: Any, gradient: DTensor) -> tuple[DTensor, None, None]:
-        return gradient.redistribute(placements=[ctx.back]), None, None
+        return gradient.redistribute(placements=[ctx.gradient_placement]), None, None
 
 
-def _along(parameter: Any) -> Placement:
-    """The placement along the tensor axis, which fully_shard keeps last."""
+def _tensor_placement(parameter: Any) -> Placement:
+    """The placement along the axis `tensor`, which is the last one of a parameter that fully_shard has sharded."""
     placement: Placement = parameter.placements[-1]
     return placement
 
 
 def full_tensor(value: Any) -> Any:
-    """A distributed tensor as an ordinary one, whole; anything else as it is."""
+    """Return the full tensor of a DTensor; return other values unchanged."""
     return value.full_tensor() if isinstance(value, DTensor) else value

@@ -1,7 +1,7 @@
-"""Random numbers along the tensor axis, behind DTensor's own extension point, which knows GPUs alone.
+"""Random numbers under tensor parallelism on CPU, through DTensor's RNG tracker, which torch implements for GPUs only.
 
-Ranks that hold parts of one model are seeded alike, so what is whole on all of them draws the same everywhere. What is
-cut draws from a stream of the rank's own, and the common one goes on as if one number had been drawn.
+Tensor-parallel ranks are seeded alike, so a replicated tensor draws the same numbers on all of them. A sharded tensor
+draws from a stream of its own on each rank, and the common stream then advances by one number.
 """
 
 from collections.abc import Iterator
@@ -12,37 +12,44 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import _random as dtensor_random
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.seed import mix
 
 
 class TensorParallelRNG:
-    """As a context: DTensor's random operations obey it."""
+    """A context manager that installs itself as DTensor's RNG tracker on CPU and does nothing on other devices."""
 
     distribute_region_enabled = True
 
     def __init__(self, mesh: DeviceMesh) -> None:
-        self._place = mesh.get_local_rank()
+        self._tensor_rank = mesh.get_local_rank()
         self._needed = mesh.device_type == "cpu"
-        self._before: Any = None
+        self._previous_tracker: Any = None
 
     def __enter__(self) -> None:
         if self._needed:
-            self._before, dtensor_random._rng_tracker = dtensor_random._rng_tracker, self  # type: ignore[assignment]
+            self._previous_tracker = dtensor_random._rng_tracker
+            dtensor_random._rng_tracker = self  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
         if self._needed:
-            dtensor_random._rng_tracker = self._before
+            dtensor_random._rng_tracker = self._previous_tracker
 
     @contextmanager
     def _distribute_region(self, spec: Any, generator: torch.Generator | None = None) -> Iterator[None]:
-        assert generator is None, "a generator of the model's own cannot be followed along the tensor axis"
+        """Called by DTensor around each random operation."""
+        if generator is not None:
+            raise OnecurveError(
+                "model: it draws random numbers from a generator of its own, which is not supported along 'tensor'; "
+                "use torch's default generator, or another axis"
+            )
         if all(placement.is_replicate() for placement in spec.placements):
             yield
             return
         seed = int(torch.randint(2**62, (), dtype=torch.int64))
-        common = torch.get_rng_state()
-        torch.manual_seed(mix(seed, self._place))
+        common_state = torch.get_rng_state()
+        torch.manual_seed(mix(seed, self._tensor_rank))
         try:
             yield
         finally:
-            torch.set_rng_state(common)
+            torch.set_rng_state(common_state)

@@ -1,4 +1,4 @@
-"""The model in a checkpoint as files that others read, tensor by tensor: no more than one whole tensor is ever held."""
+"""Writes the model of a checkpoint to safetensors files for other programs, one full tensor in memory at a time."""
 
 import itertools
 import json
@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.manifest import MODEL
-from onecurve.checkpoint.safetensors_format import DTYPES, header, raw
+from onecurve.checkpoint.manifest import MODEL, Manifest, StoredTensor
+from onecurve.checkpoint.safetensors_format import DTYPES, header_bytes, tensor_bytes
 from onecurve.device.files import replace_file
 
-_FILE_BYTES = 5 * 10**9
-_COPIED_AT_ONCE = 1 << 24
+_MAX_FILE_BYTES = 5 * 10**9
+_COPY_BUFFER_BYTES = 1 << 24
 _METADATA = {"format": "pt"}
 INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor that is read when it is asked for."""
+    """A tensor of known dtype and shape whose elements are loaded by `read`, on every call."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -35,28 +35,29 @@ class LazyTensor:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-Change = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Mapping[str, str]]]
-"""A tensor as others, and what is to be known of them."""
+TransformTensor = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Mapping[str, str]]]
+"""Maps a tensor's name and value to the tensors to write in its place and the metadata entries that describe them."""
 
 
-def model_of(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
-    """Every parameter and buffer by name."""
+def lazy_tensors_of(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
+    """Return every parameter and buffer of the checkpoint by name."""
 
-    def lazy(key: str, parts: Sequence) -> LazyTensor:  # type: ignore[type-arg]
+    def lazy(key: str, parts: Sequence[tuple[Manifest, StoredTensor]]) -> LazyTensor:
         stored = parts[0][1]
-        return LazyTensor(DTYPES[stored.dtype], stored.shape, lambda: checkpoint.whole(key, parts))
+        return LazyTensor(DTYPES[stored.dtype], stored.shape, lambda: checkpoint.full_tensor(key, parts))
 
-    stored = checkpoint.tensors()
-    return {key.removeprefix(MODEL): lazy(key, parts) for key, parts in stored.items() if key.startswith(MODEL)}
+    tensors = checkpoint.tensors()
+    return {key.removeprefix(MODEL): lazy(key, parts) for key, parts in tensors.items() if key.startswith(MODEL)}
 
 
 def write_one(tensors: Mapping[str, LazyTensor], path: Path) -> None:
-    replace_file(path, _parts(tensors))
+    """Write all tensors to one safetensors file."""
+    replace_file(path, _file_parts(tensors))
 
 
 def write_many(tensors: Mapping[str, LazyTensor], folder: Path) -> None:
-    """As Hugging Face lays them out: files of some gigabytes, and an index where there are several."""
-    groups = _groups(tensors)
+    """Write the tensors in Hugging Face's layout: files of at most 5 GB, with an index if there is more than one."""
+    groups = _split_by_size(tensors)
     if len(groups) == 1:
         write_one(tensors, folder / "model.safetensors")
         return
@@ -65,32 +66,37 @@ def write_many(tensors: Mapping[str, LazyTensor], folder: Path) -> None:
         name = f"model-{number + 1:05d}-of-{len(groups):05d}.safetensors"
         write_one(group, folder / name)
         index |= dict.fromkeys(group, name)
-    total = sum(each.nbytes for each in tensors.values())
+    total = sum(lazy.nbytes for lazy in tensors.values())
     text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=2, sort_keys=True)
     replace_file(folder / INDEX, [text.encode()])
 
 
-def write_changed(tensors: Mapping[str, LazyTensor], change: Change, facts: Mapping[str, str], path: Path) -> None:
-    """Each tensor as what `change` makes of it. What that will be is not known before, so the elements go first.
-    `facts`: of all of them together."""
+def write_transformed(
+    tensors: Mapping[str, LazyTensor], transform: TransformTensor, metadata: Mapping[str, str], path: Path
+) -> None:
+    """Write the results of `transform` for every tensor to one file; `metadata` describes the file as a whole.
+
+    The header precedes the elements but is known only after the last tensor, so the elements go to a temporary file
+    first.
+    """
     entries: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    told: dict[str, str] = {**_METADATA, **facts}
+    all_metadata: dict[str, str] = {**_METADATA, **metadata}
     body = path.with_name(f".{path.name}.body")
     try:
         with body.open("w+b") as file:
-            for name, lazy in tensors.items():
-                made, own = change(name, lazy.read())
-                told |= own
-                for each, tensor in made.items():
-                    entries[each] = tensor.dtype, tuple(tensor.shape)
-                    file.write(raw(tensor))
+            for source_name, lazy in tensors.items():
+                transformed, tensor_metadata = transform(source_name, lazy.read())
+                all_metadata |= tensor_metadata
+                for name, tensor in transformed.items():
+                    entries[name] = tensor.dtype, tuple(tensor.shape)
+                    file.write(tensor_bytes(tensor))
             file.seek(0)
-            replace_file(path, itertools.chain([header(entries, told)], _stream(file)))
+            replace_file(path, itertools.chain([header_bytes(entries, all_metadata)], _stream(file)))
     finally:
         body.unlink(missing_ok=True)
 
 
-def _groups(tensors: Mapping[str, LazyTensor], limit: int = _FILE_BYTES) -> list[dict[str, LazyTensor]]:
+def _split_by_size(tensors: Mapping[str, LazyTensor], limit: int = _MAX_FILE_BYTES) -> list[dict[str, LazyTensor]]:
     groups: list[dict[str, LazyTensor]] = [{}]
     size = 0
     for name, lazy in tensors.items():
@@ -102,12 +108,12 @@ def _groups(tensors: Mapping[str, LazyTensor], limit: int = _FILE_BYTES) -> list
     return groups
 
 
-def _parts(tensors: Mapping[str, LazyTensor]) -> Iterator[bytes | memoryview]:
-    yield header({name: (lazy.dtype, lazy.shape) for name, lazy in tensors.items()}, _METADATA)
+def _file_parts(tensors: Mapping[str, LazyTensor]) -> Iterator[bytes | memoryview]:
+    yield header_bytes({name: (lazy.dtype, lazy.shape) for name, lazy in tensors.items()}, _METADATA)
     for lazy in tensors.values():
-        yield raw(lazy.read())
+        yield tensor_bytes(lazy.read())
 
 
 def _stream(file: BinaryIO) -> Iterator[bytes]:
-    while part := file.read(_COPIED_AT_ONCE):
+    while part := file.read(_COPY_BUFFER_BYTES):
         yield part

@@ -1,5 +1,8 @@
-"""A store in anything fsspec knows: S3, GCS, a memory of tests. Objects appear whole, there is no rename: a checkpoint
-exists as long as its root manifest does, which is put last and deleted first."""
+"""A store on any file system that fsspec supports: S3, GCS, or memory in tests.
+
+Objects appear complete and cannot be renamed, so a checkpoint exists exactly while its root manifest exists: that
+object is written last and deleted first.
+"""
 
 import errno
 import posixpath
@@ -10,17 +13,18 @@ import fsspec
 
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.manifest import ROOT
-from onecurve.checkpoint.store import in_order
+from onecurve.checkpoint.store import sorted_checkpoint_names
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.files import Bytes
 
 
 class FsspecStore:
+    """A `Store` at a URL such as `s3://bucket/run` or `memory://run`."""
+
     def __init__(self, url: str) -> None:
-        """`url`: `s3://bucket/run`, `memory://run`"""
         self._url = url.rstrip("/")
         try:
-            self._files, self._folder = fsspec.core.url_to_fs(self._url)
+            self._filesystem, self._folder = fsspec.core.url_to_fs(self._url)
         except (ImportError, ValueError) as error:
             raise OnecurveError(f"{url}: {error}") from None
 
@@ -29,106 +33,104 @@ class FsspecStore:
         return self._url
 
     def begin(self, name: str) -> None:
-        pass  # a folder is but the beginning of a name
+        pass  # object stores have no folders, only common prefixes of names
 
     def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
-        with self._asked(f"{name}/{file}"), self._files.open(self._path(name, file), "wb") as opened:
+        with self._translated_errors(f"{name}/{file}"), self._filesystem.open(self._path(name, file), "wb") as opened:
             for part in parts:
                 opened.write(part)
 
     def commit(self, name: str, root: bytes) -> None:
-        with self._asked(f"{name}/{ROOT}"):
-            self._files.pipe_file(self._path(name, ROOT), root)
+        with self._translated_errors(f"{name}/{ROOT}"):
+            self._filesystem.pipe_file(self._path(name, ROOT), root)
 
     def abandon(self, name: str) -> None:
-        with self._asked(name):
+        with self._translated_errors(name):
             self._remove(self._path(name))
 
     def names(self) -> list[str]:
-        with self._asked(""):
-            return [name for name in self._folders() if self._files.exists(self._path(name, ROOT))]
+        with self._translated_errors(""):
+            return [name for name in self._folders() if self._filesystem.exists(self._path(name, ROOT))]
 
     def read(self, name: str, file: str, limit: int) -> bytes:
         data = self.open(name, file)
         if data.size > limit:
-            raise CorruptedError(f"{self._url}/{name}/{file}: {data.size} bytes, more than any such file has")
+            raise CorruptedError(f"{self._url}/{name}/{file}: {data.size} bytes, must be at most {limit}")
         return bytes(data.read(0, data.size))
 
     def open(self, name: str, file: str) -> "FsspecFile":
-        return FsspecFile(self._files, self._path(name, file), posixpath.join(self._url, name, file))
+        return FsspecFile(self._filesystem, self._path(name, file), posixpath.join(self._url, name, file))
 
     def retire(self, name: str) -> None:
-        with self._asked(f"{name}/{ROOT}"):
-            self._files.rm_file(self._path(name, ROOT))
+        with self._translated_errors(f"{name}/{ROOT}"):
+            self._filesystem.rm_file(self._path(name, ROOT))
 
     def erase(self, name: str, files: Sequence[str]) -> None:
-        with self._asked(name):
+        with self._translated_errors(name):
             for file in files:
-                if self._files.exists(self._path(name, file)):
-                    self._files.rm_file(self._path(name, file))
+                if self._filesystem.exists(self._path(name, file)):
+                    self._filesystem.rm_file(self._path(name, file))
 
     def clear(self) -> None:
-        with self._asked(""):
+        with self._translated_errors(""):
             for name in self._folders():
-                if not self._files.exists(self._path(name, ROOT)):
+                if not self._filesystem.exists(self._path(name, ROOT)):
                     self._remove(self._path(name))
 
     def _folders(self) -> list[str]:
-        self._files.invalidate_cache()
+        self._filesystem.invalidate_cache()
         try:
-            return in_order(
-                posixpath.basename(entry.rstrip("/")) for entry in self._files.ls(self._folder, detail=False)
-            )
+            entries = self._filesystem.ls(self._folder, detail=False)
         except FileNotFoundError:
             return []
+        return sorted_checkpoint_names(posixpath.basename(entry.rstrip("/")) for entry in entries)
 
     def _remove(self, path: str) -> None:
-        if self._files.exists(path):
-            self._files.rm(path, recursive=True)
+        if self._filesystem.exists(path):
+            self._filesystem.rm(path, recursive=True)
 
     def _path(self, *parts: str) -> str:
         return posixpath.join(self._folder, *parts)
 
-    def _asked(self, what: str) -> "_Asked":
-        return _Asked(posixpath.join(self._url, what))
+    def _translated_errors(self, path: str) -> "_TranslatedErrors":
+        return _TranslatedErrors(posixpath.join(self._url, path))
 
 
 class FsspecFile:
-    """Every read is a request of its own."""
+    """A `StoredFile` of which every read is a separate request."""
 
-    def __init__(self, files: Any, path: str, where: str) -> None:
-        self._files, self._path, self._where = files, path, where
-        with _Asked(where):
-            self.size: int = files.size(path) or 0
+    def __init__(self, filesystem: Any, path: str, url: str) -> None:
+        self._filesystem, self._path, self._url = filesystem, path, url
+        with _TranslatedErrors(url):
+            self.size: int = filesystem.size(path) or 0
 
     def read(self, begin: int, size: int) -> bytearray:
-        if begin + size > self.size:
-            raise CorruptedError(f"{self._where}: ends too early")
-        with _Asked(self._where):
-            content = (
-                bytearray(self._files.cat_file(self._path, start=begin, end=begin + size)) if size else bytearray()
-            )
+        end = begin + size
+        if end > self.size:
+            raise CorruptedError(f"{self._url}: {self.size} bytes, too short to read up to byte {end}")
+        with _TranslatedErrors(self._url):
+            content = bytearray(self._filesystem.cat_file(self._path, start=begin, end=end)) if size else bytearray()
         if len(content) != size:
-            raise CorruptedError(f"{self._where}: {len(content)} bytes came, {size} were asked for")
+            raise CorruptedError(f"{self._url}: got {len(content)} bytes at byte {begin}, expected {size}")
         return content
 
     def close(self) -> None:
         pass
 
 
-class _Asked:
-    """Stores raise what they like; here it becomes an OSError that names the thing, so that callers know one kind."""
+class _TranslatedErrors:
+    """Turns whatever an fsspec file system raises into an OSError or CorruptedError that names the URL."""
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
         if isinstance(error, FileNotFoundError):
-            raise CorruptedError(f"{self._what}: is not there") from None
-        if isinstance(error, OSError) and error.errno == errno.EINVAL:  # a range that the object does not have
-            raise CorruptedError(f"{self._what}: ends too early") from None
+            raise CorruptedError(f"{self._url}: not found") from None
+        if isinstance(error, OSError) and error.errno == errno.EINVAL:  # a byte range beyond the object's end
+            raise CorruptedError(f"{self._url}: too short for the requested byte range") from None
         if isinstance(error, Exception) and not isinstance(error, OnecurveError):
-            raise OSError(0, f"{type(error).__name__}: {error}", self._what) from error
+            raise OSError(0, f"{type(error).__name__}: {error}", self._url) from error

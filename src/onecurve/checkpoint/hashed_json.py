@@ -1,4 +1,4 @@
-"""Small JSON files that carry their own hash: what is read is what was written, or an error."""
+"""Small JSON files that contain the hash of their own content, so that damage is detected when they are read."""
 
 from typing import TypeVar
 
@@ -9,29 +9,35 @@ from onecurve.describe.errors import OnecurveError
 
 T = TypeVar("T")
 
-_BEFORE, _BETWEEN, _AFTER = b'{"hash":"', b'","body":', b"}"
-_HASH = 32
+_PREFIX, _SEPARATOR, _SUFFIX = b'{"hash":"', b'","body":', b"}"
+_HASH_LENGTH = 32
 
 
 class CorruptedError(OnecurveError):
-    """A checkpoint that is not what was written, or not all of it."""
+    """A checkpoint is incomplete, or its content differs from what was written."""
 
 
 def digest(data: bytes | bytearray | memoryview) -> str:
-    """Against accidents, not against forgers: who can write a chunk can write its hash (docs/decisions/0010)."""
+    """Return the XXH3 hash of `data` as 32 hexadecimal digits.
+
+    It detects accidental damage, not tampering: whoever can write a chunk can also write its hash (see
+    docs/decisions/0010-checkpoints.md).
+    """
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def dump_hashed(noun: object) -> bytes:
-    body = to_json(noun).encode()
-    return b"".join((_BEFORE, digest(body).encode(), _BETWEEN, body, _AFTER))
+def dump_hashed(value: object) -> bytes:
+    """Encode a dataclass as JSON together with the hash of that JSON."""
+    body = to_json(value).encode()
+    return b"".join((_PREFIX, digest(body).encode(), _SEPARATOR, body, _SUFFIX))
 
 
-def load_hashed(kind: type[T], raw: bytes, where: str) -> T:
-    begin = len(_BEFORE) + _HASH + len(_BETWEEN)
-    body = raw[begin:-1]
-    if raw != b"".join((_BEFORE, digest(body).encode(), _BETWEEN, body, _AFTER)):
-        raise CorruptedError(f"{where}: damaged, its hash is not that of its content")
+def load_hashed(kind: type[T], content: bytes, where: str) -> T:
+    """Decode what `dump_hashed` wrote into a `kind`; errors name `where`. Raises CorruptedError if it is damaged."""
+    begin = len(_PREFIX) + _HASH_LENGTH + len(_SEPARATOR)
+    body = content[begin:-1]
+    if content != b"".join((_PREFIX, digest(body).encode(), _SEPARATOR, body, _SUFFIX)):
+        raise CorruptedError(f"{where}: damaged, its hash does not match its content")
     try:
         return from_json(kind, body, where)
     except OnecurveError as error:

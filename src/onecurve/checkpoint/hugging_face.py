@@ -1,23 +1,46 @@
-"""What makes a folder of weights one that Hugging Face's `from_pretrained` reads: configuration and tokenizer."""
+"""Folders that Hugging Face's `from_pretrained` reads: the configuration and tokenizer besides the weights."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_BESIDE = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
-_NOT = ("config.json", "model.safetensors.index.json")
-_LARGEST = 1 << 28
+from onecurve.checkpoint.export import INDEX, LazyTensor, write_many
+from onecurve.describe.errors import OnecurveError
+
+_COPIED_PATTERNS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+_NOT_COPIED = ("config.json", "model.safetensors.index.json")
+_MAX_FILE_BYTES = 1 << 28
 
 
-def keep_configuration(model: Any, weights: str | Path | None, folder: Path) -> None:
-    """Of a model that has one, so that an export needs neither the script nor the folder it began with."""
+def save_configuration(model: Any, weights: str | Path | None, folder: Path) -> None:
+    """Save the model's `config` and the small files in the folder `weights`, such as its tokenizer, to `folder`.
+
+    A later export then needs neither the training script nor the folder of the pretrained weights. Models without a
+    Hugging Face configuration are left alone.
+    """
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         return
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(folder)
     if weights is not None and Path(weights).is_dir():
-        for pattern in _BESIDE:
+        for pattern in _COPIED_PATTERNS:
             for file in Path(weights).glob(pattern):
-                if file.is_file() and file.name not in _NOT and file.stat().st_size <= _LARGEST:
+                if file.is_file() and file.name not in _NOT_COPIED and file.stat().st_size <= _MAX_FILE_BYTES:
                     shutil.copyfile(file, folder / file.name)
+
+
+def write_folder(tensors: Mapping[str, LazyTensor], configuration: Path, path: Path) -> None:
+    """Write the weights to the folder `path`, together with what `save_configuration` saved in `configuration`."""
+    if not (configuration / "config.json").is_file():
+        raise OnecurveError(
+            f"{configuration}: no config.json, so the model is not one of transformers'; use --to safetensors"
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    for stale in (*path.glob("model*.safetensors"), path / INDEX):
+        stale.unlink(missing_ok=True)
+    for file in configuration.iterdir():
+        if file.is_file() and not file.is_symlink():
+            shutil.copyfile(file, path / file.name)
+    write_many(tensors, path)

@@ -1,4 +1,4 @@
-"""int8 weights by torchao, in its own layout of safetensors: one scale per row, activations stay as they are."""
+"""Weight-only int8 quantization by torchao, written in torchao's safetensors layout: one scale per row of a weight."""
 
 import json
 import logging
@@ -12,38 +12,43 @@ from onecurve.describe.errors import OnecurveError
 
 
 class Int8:
-    """Weights of linear layers, but for those that another part of the model has as well (a tied head)."""
+    """Quantizes the weights of a model's linear layers, except weights tied to another module (a tied output head)."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._torchao = _torchao()
-        names: dict[int, list[str]] = {}
+        self._torchao = _Torchao()
+        names_by_id: dict[int, list[str]] = {}
         for name, parameter in model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
-        linear = {f"{name}.weight" for name, each in model.named_modules() if isinstance(each, nn.Linear)}
-        self._names = {found[0] for found in names.values() if len(found) == 1 and found[0] in linear}
+            names_by_id.setdefault(id(parameter), []).append(name)
+        linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+        self._quantized = {names[0] for names in names_by_id.values() if len(names) == 1 and names[0] in linear}
 
-    def change(self, name: str, tensor: Tensor) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
-        """One weight as torchao stores it."""
-        if name not in self._names:
+    def quantize_tensor(self, name: str, tensor: Tensor) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
+        """Return one weight as the tensors and the metadata entries that torchao stores for it.
+
+        Tensors that are not quantized are returned unchanged.
+        """
+        if name not in self._quantized:
             return {name: tensor}, {}
-        alone = nn.Linear(tensor.shape[1], tensor.shape[0], bias=False, device="meta")
-        alone.weight = nn.Parameter(tensor)
-        self._torchao.quantize(alone)
-        tensors, facts = self._torchao.flatten({name: alone.weight})
-        return tensors, {key: text for key, text in facts.items() if key == name}
+        linear = nn.Linear(tensor.shape[1], tensor.shape[0], bias=False, device="meta")
+        linear.weight = nn.Parameter(tensor)
+        self._torchao.quantize(linear)
+        tensors, metadata = self._torchao.flatten({name: linear.weight})
+        return tensors, {key: text for key, text in metadata.items() if key == name}
 
-    def facts(self, names: Iterable[str]) -> dict[str, str]:
-        """What torchao looks for first: which of these it has to put together again."""
-        return {"tensor_names": json.dumps([name for name in names if name in self._names])}
+    def metadata(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the file-wide metadata entry in which torchao looks up which of these tensors are quantized."""
+        return {"tensor_names": json.dumps([name for name in names if name in self._quantized])}
 
-    def apply(self, model: nn.Module) -> None:
-        """The same in place, for an evaluation."""
-        self._torchao.quantize(model, filter_fn=lambda _, name: f"{name}.weight" in self._names)
+    def quantize_model(self, model: nn.Module) -> None:
+        """Quantize the same weights of `model` in place, to evaluate it."""
+        self._torchao.quantize(model, filter_fn=lambda _, name: f"{name}.weight" in self._quantized)
 
 
-class _torchao:  # noqa: N801
+class _Torchao:
+    """The functions of torchao that are used here, imported on first use because torchao is an optional dependency."""
+
     def __init__(self) -> None:
-        logging.getLogger("torchao").setLevel(logging.ERROR)  # it tells of kernels for other devices that it lacks
+        logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns of missing kernels for other devices
         logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
         try:
             with warnings.catch_warnings():
@@ -51,9 +56,9 @@ class _torchao:  # noqa: N801
                 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
                 from torchao.quantization import Int8WeightOnlyConfig, quantize_
         except ImportError:
-            raise OnecurveError("export: int8 needs torchao; pip install 'onecurve[int8]'") from None
+            raise OnecurveError("export: int8 needs torchao; run pip install 'onecurve[int8]'") from None
         self.flatten = flatten_tensor_state_dict
         self._quantize, self._config = quantize_, Int8WeightOnlyConfig()
 
-    def quantize(self, model: nn.Module, **options: Any) -> None:
-        self._quantize(model, self._config, **options)
+    def quantize(self, model: nn.Module, **kwargs: Any) -> None:
+        self._quantize(model, self._config, **kwargs)

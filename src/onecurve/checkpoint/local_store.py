@@ -1,7 +1,8 @@
-"""A store in a folder. What is written is on the disk before anything says so; a rename makes it exist.
+"""A store in a folder of a file system. A checkpoint is synced to disk in a staging folder; a rename makes it exist.
 
-The order: every file and then its folder's entry is synced; then the root manifest and the staging folder; then the
-folder gets its name; then that name is synced. A crash anywhere leaves the old checkpoints and maybe the new one.
+The order of a save: every file is written and synced, then the entry of the staging folder that names it; then the
+same for the root manifest; then the staging folder is renamed to the checkpoint's name; then the parent folder is
+synced. A crash at any point leaves all earlier checkpoints, and possibly the new one.
 """
 
 import errno
@@ -13,15 +14,17 @@ from pathlib import Path
 
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.manifest import ROOT
-from onecurve.checkpoint.store import in_order
+from onecurve.checkpoint.store import sorted_checkpoint_names
 from onecurve.device.files import Bytes, sync_folder, write_new_file
 
-_BEGUN, _RETIRED = ".part", ".gone"
-_DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EIO)
-"""A file that is not there or not one, a disk that lost it. All else may pass: the file is not to blame."""
+_STAGING_SUFFIX, _RETIRED_SUFFIX = ".part", ".gone"
+_CORRUPTION_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EIO)
+"""Errors that mean the file itself is missing, not regular, or lost by the disk. Other errors may be temporary."""
 
 
 class LocalStore:
+    """A `Store` in a folder that all hosts share."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -33,35 +36,35 @@ class LocalStore:
         if not self._folder.is_dir():
             self._folder.mkdir(parents=True, exist_ok=True)
             sync_folder(self._folder.parent)
-        self._begun(name).mkdir()
+        self._staging_folder(name).mkdir()
 
     def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
-        folder = self._begun(name)
+        folder = self._staging_folder(name)
         if not folder.is_dir():
-            raise OSError(errno.ENOENT, "is not there; all hosts must see the same folder", str(folder))
+            raise OSError(errno.ENOENT, "folder not found; all hosts must share this folder", str(folder))
         write_new_file(folder / file, parts)
         sync_folder(folder)
 
     def commit(self, name: str, root: bytes) -> None:
         self.write(name, ROOT, [root])
-        self._begun(name).rename(self._folder / name)
+        self._staging_folder(name).rename(self._folder / name)
         sync_folder(self._folder)
 
     def abandon(self, name: str) -> None:
-        shutil.rmtree(self._begun(name), ignore_errors=True)
+        shutil.rmtree(self._staging_folder(name), ignore_errors=True)
 
     def names(self) -> list[str]:
         try:
-            found = [entry.name for entry in os.scandir(self._folder) if entry.is_dir(follow_symlinks=False)]
+            folders = [entry.name for entry in os.scandir(self._folder) if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
-        return in_order(found)
+        return sorted_checkpoint_names(folders)
 
     def read(self, name: str, file: str, limit: int) -> bytes:
         data = self.open(name, file)
         try:
             if data.size > limit:
-                raise CorruptedError(f"{self._folder / name / file}: longer than {limit} bytes, which no such file is")
+                raise CorruptedError(f"{self._folder / name / file}: {data.size} bytes, must be at most {limit}")
             return bytes(data.read(0, data.size))
         finally:
             data.close()
@@ -70,44 +73,45 @@ class LocalStore:
         return LocalFile(self._folder / name / file)
 
     def retire(self, name: str) -> None:
-        (self._folder / name).rename(self._retired(name))
+        (self._folder / name).rename(self._retired_folder(name))
         sync_folder(self._folder)
 
     def erase(self, name: str, files: Sequence[str]) -> None:
         for file in files:
-            (self._retired(name) / file).unlink(missing_ok=True)
+            (self._retired_folder(name) / file).unlink(missing_ok=True)
 
     def clear(self) -> None:
         if not self._folder.is_dir():
             return
         for entry in os.scandir(self._folder):
             name, suffix = os.path.splitext(entry.name.removeprefix("."))
-            if entry.name.startswith(".") and suffix in (_BEGUN, _RETIRED) and in_order([name]):
+            leftover = entry.name.startswith(".") and suffix in (_STAGING_SUFFIX, _RETIRED_SUFFIX)
+            if leftover and sorted_checkpoint_names([name]):
                 shutil.rmtree(entry.path, ignore_errors=True)
 
-    def _begun(self, name: str) -> Path:
-        return self._folder / f".{name}{_BEGUN}"
+    def _staging_folder(self, name: str) -> Path:
+        return self._folder / f".{name}{_STAGING_SUFFIX}"
 
-    def _retired(self, name: str) -> Path:
-        return self._folder / f".{name}{_RETIRED}"
+    def _retired_folder(self, name: str) -> Path:
+        return self._folder / f".{name}{_RETIRED_SUFFIX}"
 
 
 class LocalFile:
-    """A file that somebody else may have put there: no links, no pipes that never end."""
+    """A regular file that is not trusted: symbolic links are refused, and a named pipe cannot block the reader."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            if error.errno in _DAMAGE:
+            if error.errno in _CORRUPTION_ERRNOS:
                 raise CorruptedError(f"{path}: cannot be read ({error.strerror})") from None
             raise
-        found = os.fstat(self._handle)
-        self.size = found.st_size
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self._handle)
+        self.size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
             self.close()
-            raise CorruptedError(f"{path}: not a file")
+            raise CorruptedError(f"{path}: not a regular file")
 
     def read(self, begin: int, size: int) -> bytearray:
         content = bytearray(size)
@@ -116,11 +120,11 @@ class LocalFile:
             try:
                 count = os.preadv(self._handle, [rest], begin + size - len(rest))
             except OSError as error:
-                if error.errno in _DAMAGE:
+                if error.errno in _CORRUPTION_ERRNOS:
                     raise CorruptedError(f"{self._path}: cannot be read ({error.strerror})") from None
                 raise
             if not count:
-                raise CorruptedError(f"{self._path}: ends too early")
+                raise CorruptedError(f"{self._path}: {self.size} bytes, too short to read up to byte {begin + size}")
             rest = rest[count:]
         return content
 

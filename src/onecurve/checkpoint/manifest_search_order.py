@@ -1,8 +1,9 @@
-"""In which order to look through the ranks of a saved world for what a rank of this one needs.
+"""The order in which a rank searches the manifests of the saved ranks for the tensors it needs.
 
-Manifests are read until everything wanted is found. The first looked at are those of the same place in the mesh, all
-its copies, then the first ranks along some of the axes, which wrote what is whole along them: where the plan has not
-changed, that is enough. The arithmetic is cheap; each manifest that need not be read is a file less.
+A rank reads manifests until it has found everything it needs. It starts with the manifests of the ranks at its own mesh
+coordinates, in all replicas, and continues with ranks at coordinate 0 of some axes, because a tensor that is not split
+along an axis is written by the first rank of that axis. If the plan has not changed, these are enough. Computing the
+order is cheap compared with reading a file.
 """
 
 import itertools
@@ -14,27 +15,29 @@ from onecurve.describe.mesh import AXES, Mesh
 
 
 def manifest_search_order(saved: Mesh, now: Mesh, rank: int) -> list[int]:
-    """All ranks of the saved mesh, the likeliest first."""
+    """Return all ranks of the `saved` mesh, most promising first, for `rank` of the mesh `now`."""
     axes = [axis for axis in AXES if axis != "replicate"]
-    place = now.coordinates(rank)
+    coordinates = now.coordinates(rank)
     ranks = np.arange(saved.size)
-    far = np.full(saved.size, np.inf)
-    relative = {axis: _places(saved, axis, ranks) / saved.degrees[axis] for axis in axes}
-    cut = [axis for axis in axes if saved.degrees[axis] > 1]
-    for zeroed in itertools.chain.from_iterable(itertools.combinations(cut, n) for n in range(len(cut) + 1)):
+    shortest = np.full(saved.size, np.inf)
+    relative = {axis: _coordinates_along(saved, axis, ranks) / saved.degrees[axis] for axis in axes}
+    used_axes = [axis for axis in axes if saved.degrees[axis] > 1]
+    for zeroed in itertools.chain.from_iterable(
+        itertools.combinations(used_axes, count) for count in range(len(used_axes) + 1)
+    ):
         distance = np.zeros(saved.size)
         for axis in axes:
-            target = 0.0 if axis in zeroed else place[axis] / now.degrees[axis]
+            target = 0.0 if axis in zeroed else coordinates[axis] / now.degrees[axis]
             distance += np.abs(relative[axis] - target)
-        far = np.minimum(far, distance)
-    order: list[int] = np.argsort(far, kind="stable").tolist()
+        shortest = np.minimum(shortest, distance)
+    order: list[int] = np.argsort(shortest, kind="stable").tolist()
     return order
 
 
-def _places(mesh: Mesh, axis: str, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    inner = 1
-    for each in reversed(AXES):
-        if each == axis:
-            return ranks // inner % mesh.degrees[each]
-        inner *= mesh.degrees[each]
+def _coordinates_along(mesh: Mesh, axis: str, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    stride = 1
+    for inner_axis in reversed(AXES):
+        if inner_axis == axis:
+            return ranks // stride % mesh.degrees[axis]
+        stride *= mesh.degrees[inner_axis]
     raise KeyError(axis)

@@ -1,4 +1,4 @@
-"""Weights to start from: a safetensors file or a Hugging Face folder, read tensor by tensor, each rank its own part."""
+"""Loads pretrained weights from a safetensors file or a Hugging Face folder; each rank reads only its own elements."""
 
 import os
 import stat
@@ -15,80 +15,93 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.device.local_tensor import LocalTensor
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_LARGEST_INDEX = 1 << 26
+_MAX_INDEX_BYTES = 1 << 26
+_MAX_LISTED_NAMES = 5
 
 
 def load_weights(path: Path, local_tensors: Sequence[LocalTensor], aliases: Mapping[str, str]) -> str:
-    """Fill the pieces; returns what a person should know, or nothing. `aliases`: every name of a tensor → its first."""
-    wanted = {local_tensor.name: local_tensor for local_tensor in local_tensors}
-    left, strange = set(wanted), []
+    """Fill the local tensors from `path`; return a message that names the tensors without a match, or "".
+
+    `aliases` maps every name of a tensor to its first name: a tied weight may be stored under any of its names.
+    """
+    by_name = {local_tensor.name: local_tensor for local_tensor in local_tensors}
+    missing, unknown = set(by_name), []
     with ExitStack() as stack:
         for file in _files(path):
             opened = stack.enter_context(_open(file))
-            for name in opened.keys():  # noqa: SIM118
-                known = aliases.get(name)
-                if known not in wanted:
-                    strange.append(name)
+            for stored_name in opened.keys():  # noqa: SIM118
+                name = aliases.get(stored_name)
+                if name not in by_name:
+                    unknown.append(stored_name)
                     continue
-                assert known is not None
-                _fill(wanted[known], opened, name, file)
-                left.discard(known)
-    if len(left) == len(wanted):
+                assert name is not None
+                _fill(by_name[name], opened, stored_name, file)
+                missing.discard(name)
+    if len(missing) == len(by_name):
         raise OnecurveError(
-            f"{path}: none of its tensors has a name of the model's (it has {', '.join(strange[:3])}, the model has "
-            f"{', '.join(list(wanted)[:3])})"
+            f"{path}: no tensor name matches the model's (it has {', '.join(unknown[:3])}; the model has "
+            f"{', '.join(list(by_name)[:3])}); rename its tensors to the model's names"
         )
-    told = []
-    if left:
-        told.append(f"not in {path}, so as the constructor made them: {_some(sorted(left))}")
-    if strange:
-        told.append(f"in {path}, but not in the model: {_some(sorted(strange))}")
-    return "; ".join(told)
+    messages = []
+    if missing:
+        messages.append(f"not in {path}, so initialized by the model's constructor: {_list_names(sorted(missing))}")
+    if unknown:
+        messages.append(f"in {path} but not in the model, so ignored: {_list_names(sorted(unknown))}")
+    return "; ".join(messages)
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
+    return ", ".join(names[:_MAX_LISTED_NAMES]) + more
 
 
 def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
-        yield _refuse_elsewhere(path, path.parent)
+        yield _refuse_outside(path, path.parent)
         return
     index = path / _INDEX
     if not index.exists():
         if not (path / _SINGLE).exists():
-            raise OnecurveError(f"{path}: neither {_SINGLE} nor {_INDEX} is in it; only safetensors are read")
-        yield _refuse_elsewhere(path / _SINGLE, path)
+            raise OnecurveError(
+                f"{path}: contains neither {_SINGLE} nor {_INDEX}; convert the weights to safetensors, the only format "
+                "that is read"
+            )
+        yield _refuse_outside(path / _SINGLE, path)
         return
-    for name in dict.fromkeys(_weight_map(_refuse_elsewhere(index, path)).values()):
+    for name in dict.fromkeys(_weight_map(_refuse_outside(index, path)).values()):
         if name != os.path.basename(name) or "\0" in name or name in ("", ".", ".."):
-            raise OnecurveError(f"{index}: it names {name[:80]!r}, which is not a file beside it")
-        yield _refuse_elsewhere(path / name, path)
+            raise OnecurveError(
+                f"{index}: 'weight_map' has {name[:80]!r}, must be the name of a file in the same folder"
+            )
+        yield _refuse_outside(path / name, path)
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    if index.stat().st_size > _LARGEST_INDEX:
-        raise OnecurveError(f"{index}: {index.stat().st_size} bytes, more than any index has")
-    plain = from_json(dict[str, Any], index.read_bytes(), str(index))
-    found = plain.get("weight_map")
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise OnecurveError(f"{index}: it has no 'weight_map' of tensors' names to files' names")
-    return found
+    size = index.stat().st_size
+    if size > _MAX_INDEX_BYTES:
+        raise OnecurveError(f"{index}: {size} bytes, must be at most {_MAX_INDEX_BYTES}")
+    content = from_json(dict[str, Any], index.read_bytes(), str(index))
+    weight_map = content.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise OnecurveError(f"{index}: must contain 'weight_map', a table from tensor names to file names")
+    return weight_map
 
 
-def _refuse_elsewhere(file: Path, folder: Path) -> Path:
-    """Links lead within the folder, or from a snapshot of Hugging Face's cache to its blobs."""
+def _refuse_outside(file: Path, folder: Path) -> Path:
+    """Return `file` if it is a regular file inside `folder` once symbolic links are resolved, else raise.
+
+    Links from a snapshot of Hugging Face's cache to the blobs of the same cache are allowed too.
+    """
     try:
-        real, home = file.resolve(strict=True), folder.resolve()
-        regular = stat.S_ISREG(real.stat().st_mode)
+        target, home = file.resolve(strict=True), folder.resolve()
+        regular = stat.S_ISREG(target.stat().st_mode)
     except (OSError, ValueError) as error:
         raise OnecurveError(f"{file}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     if not regular:
-        raise OnecurveError(f"{file}: not a file")
-    cache = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
-    if file.is_symlink() and not (real.is_relative_to(home) or real.is_relative_to(cache)):
-        raise OnecurveError(f"{file}: a link that leads out of {folder}; copy the file there")
+        raise OnecurveError(f"{file}: not a regular file")
+    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if file.is_symlink() and not (target.is_relative_to(home) or target.is_relative_to(blobs)):
+        raise OnecurveError(f"{file}: symbolic link to a file outside {folder}; copy the file into the folder")
     return file
 
 
@@ -96,18 +109,19 @@ def _open(file: Path) -> Any:
     try:
         return safe_open(str(file), framework="pt")
     except (SafetensorError, OSError) as error:
-        raise OnecurveError(f"{file}: not a whole safetensors file ({error})") from None
+        raise OnecurveError(f"{file}: not a complete safetensors file ({error})") from None
 
 
-def _fill(local_tensor: LocalTensor, opened: Any, name: str, file: Path) -> None:
-    found = opened.get_slice(name)
-    shape = tuple(found.get_shape())
+def _fill(local_tensor: LocalTensor, opened: Any, stored_name: str, file: Path) -> None:
+    stored = opened.get_slice(stored_name)
+    shape = tuple(stored.get_shape())
     if shape != local_tensor.shape:
         raise OnecurveError(
-            f"{file}: {name} has shape {shape}, the model's {local_tensor.name} has {local_tensor.shape}"
+            f"{file}: {stored_name} has shape {shape}, but {local_tensor.name} of the model has shape "
+            f"{local_tensor.shape}"
         )
     with torch.no_grad():
         for box in local_tensor.boxes:
             if box.elements:
-                part = found[box.whole] if shape else opened.get_tensor(name)
-                local_tensor.local[box.local].copy_(part)
+                elements = stored[box.whole] if shape else opened.get_tensor(stored_name)
+                local_tensor.local[box.local].copy_(elements)

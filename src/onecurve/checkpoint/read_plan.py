@@ -1,4 +1,4 @@
-"""What a rank needs of a checkpoint, where it was found, and how it gets there."""
+"""Which chunks of a checkpoint a rank reads, and which elements of them go where."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,143 +15,157 @@ from onecurve.checkpoint.store import StoredFile
 from onecurve.device.local_tensor import Box, LocalTensor, Slices, Value
 
 States = dict[str, dict[str, Value]]
-"""By parameter: what its optimizer kept of it."""
+"""Loaded optimizer state, by parameter name and state key."""
 
 
 @dataclass
 class ChunkRead:
-    """One chunk, and where its elements go."""
+    """One chunk to read, and the tensors and regions that its elements are copied to."""
 
     stored: StoredTensor
     chunk: Chunk
     targets: list[tuple[Tensor, Region]]
 
     def fill(self, data: StoredFile, where: str) -> None:
+        """Read the chunk from `data`, verify its hash, and copy its elements to the targets; errors name `where`."""
         content = data.read(self.chunk.begin, self.stored.nbytes(self.chunk))
         if digest(content) != self.chunk.hash:
-            raise CorruptedError(
-                f"{where}: damaged, the hash of the chunk at byte {self.chunk.begin} is not that written"
-            )
+            raise CorruptedError(f"{where}: damaged, the chunk at byte {self.chunk.begin} does not match its hash")
         values = torch.frombuffer(content, dtype=DTYPES[self.stored.dtype]).view(self.chunk.sizes)
         with torch.no_grad():
             for target, region in self.targets:
-                target[region.local].copy_(values[region.within])
+                target[region.in_local].copy_(values[region.in_chunk])
 
 
 @dataclass
-class _Sought:
+class _NeededTensor:
     local_tensor: LocalTensor
-    left: int
-    """Elements not found yet."""
+    missing_elements: int
+    """Local elements that no manifest so far contains."""
     covered: list[Slices] = field(default_factory=list)
+    """Boxes of the full tensor that were found so far."""
     states: dict[str, Value] = field(default_factory=dict)
 
 
 class ReadPlan:
-    """What a rank needs of a checkpoint, and where it was found."""
+    """Collects, manifest by manifest, the chunks that a rank has to read for its local tensors."""
 
     def __init__(self, local_tensors: Sequence[LocalTensor]) -> None:
-        self._sought = {
-            local_tensor.name: _Sought(local_tensor, sum(box.elements for box in local_tensor.boxes))
+        self._needed = {
+            local_tensor.name: _NeededTensor(local_tensor, sum(box.elements for box in local_tensor.boxes))
             for local_tensor in local_tensors
         }
-        self._left = sum(sought.left > 0 for sought in self._sought.values())
+        self._incomplete_tensors = sum(needed.missing_elements > 0 for needed in self._needed.values())
         self.reads: dict[int, tuple[Manifest, list[ChunkRead]]] = {}
+        """By saved rank: its manifest and the chunks to read from its data file."""
 
     @property
-    def found(self) -> bool:
-        return not self._left
+    def complete(self) -> bool:
+        """True if the manifests added so far contain every local element."""
+        return not self._incomplete_tensors
 
-    def look(self, manifest: Manifest) -> None:
+    def add_manifest(self, manifest: Manifest) -> None:
+        """Plan to read the chunks of this saved rank that contain missing elements, and their optimizer state."""
         reads: list[ChunkRead] = []
         states = _states_in(manifest)
         for key, stored in manifest.tensors.items():
             name = key.removeprefix(MODEL)
-            sought = self._sought.get(name) if key.startswith(MODEL) else None
-            if sought is not None and sought.left:
-                reads += self._take(sought, stored, states.get(name, {}), manifest.numbers.get(name, {}))
+            needed = self._needed.get(name) if key.startswith(MODEL) else None
+            if needed is not None and needed.missing_elements:
+                reads += self._plan_reads(needed, stored, states.get(name, {}), manifest.numbers.get(name, {}))
         if reads:
             self.reads[manifest.rank] = manifest, reads
 
-    def demand_all(self, where: str) -> None:
-        for name, sought in self._sought.items():
-            if sought.left:
-                raise CorruptedError(f"{where}: {sought.left} elements of {name} are in none of its files")
+    def require_all(self, where: str) -> None:
+        """Raise CorruptedError if an element is in none of the manifests added so far."""
+        for name, needed in self._needed.items():
+            if needed.missing_elements:
+                raise CorruptedError(f"{where}: {needed.missing_elements} elements of {name} are in none of its files")
 
-    def states(self) -> States:
-        return {name: sought.states for name, sought in self._sought.items() if sought.states}
+    def optimizer_states(self) -> States:
+        """Return the optimizer state of the local parameters; its tensors are filled when `reads` are carried out."""
+        return {name: needed.states for name, needed in self._needed.items() if needed.states}
 
-    def _take(
-        self, sought: _Sought, stored: StoredTensor, states: dict[str, StoredTensor], numbers: dict[str, ScalarState]
+    def _plan_reads(
+        self,
+        needed: _NeededTensor,
+        stored: StoredTensor,
+        states: dict[str, StoredTensor],
+        scalars: dict[str, ScalarState],
     ) -> Iterator[ChunkRead]:
-        local_tensor = sought.local_tensor
+        local_tensor = needed.local_tensor
         if stored.shape != local_tensor.shape:
             raise CorruptedError(
-                f"{local_tensor.name}: saved with shape {stored.shape}, the model has {local_tensor.shape}"
+                f"{local_tensor.name}: saved with shape {stored.shape}, but the model's has shape {local_tensor.shape}"
             )
-        found = regions(stored, local_tensor.boxes)
-        for region in found:
-            if any(overlap(region.whole, other) for other in sought.covered):
+        new_regions = regions(stored, local_tensor.boxes)
+        for region in new_regions:
+            if any(overlap(region.in_full, box) for box in needed.covered):
                 raise CorruptedError(f"{local_tensor.name}: some of its elements were saved twice")
-            sought.covered.append(region.whole)
-        sought.left -= sum(region.elements for region in found)
-        self._left -= not sought.left
-        yield from _reads(stored, local_tensor.local, found)
-        if not found:
+            needed.covered.append(region.in_full)
+        needed.missing_elements -= sum(region.elements for region in new_regions)
+        self._incomplete_tensors -= not needed.missing_elements
+        yield from _chunk_reads(stored, local_tensor.local, new_regions)
+        if not new_regions:
             return
-        for key, number in numbers.items():
-            sought.states[key] = _value(number)
+        for key, scalar in scalars.items():
+            needed.states[key] = _parse_scalar(scalar)
         for key, state in states.items():
-            alike = state.shape == local_tensor.shape
-            boxes = local_tensor.boxes if alike else (Box(everything(state.shape), everything(state.shape)),)
-            tensor = sought.states.get(key)
+            same_shape = state.shape == local_tensor.shape
+            boxes = local_tensor.boxes if same_shape else (Box(full_slices(state.shape), full_slices(state.shape)),)
+            tensor = needed.states.get(key)
             if not isinstance(tensor, Tensor):
-                tensor = sought.states[key] = _room(state, local_tensor, alike)
-            yield from _reads(state, tensor, regions(state, boxes))
+                tensor = needed.states[key] = _new_state_tensor(state, local_tensor, same_shape)
+            yield from _chunk_reads(state, tensor, regions(state, boxes))
 
 
-def _reads(stored: StoredTensor, target: Tensor, found: Sequence[Region]) -> Iterator[ChunkRead]:
+def full_slices(shape: Sequence[int]) -> Slices:
+    """Return the slices that select every element of a tensor of this shape."""
+    return tuple(slice(0, size) for size in shape)
+
+
+def _chunk_reads(stored: StoredTensor, target: Tensor, wanted: Sequence[Region]) -> Iterator[ChunkRead]:
     by_chunk: dict[int, list[tuple[Tensor, Region]]] = {}
-    for region in found:
+    for region in wanted:
         by_chunk.setdefault(region.chunk, []).append((target, region))
-    for number, targets in by_chunk.items():
-        yield ChunkRead(stored, stored.chunks[number], targets)
+    for index, targets in by_chunk.items():
+        yield ChunkRead(stored, stored.chunks[index], targets)
 
 
 def _states_in(manifest: Manifest) -> dict[str, dict[str, StoredTensor]]:
-    found: dict[str, dict[str, StoredTensor]] = {}
+    """Return the manifest's optimizer-state tensors, by parameter name and state key."""
+    states: dict[str, dict[str, StoredTensor]] = {}
     for key, stored in manifest.tensors.items():
         if key.startswith(OPTIMIZER):
-            name, _, state = key.removeprefix(OPTIMIZER).rpartition("/")
-            found.setdefault(name, {})[state] = stored
-    return found
+            name, _, state_key = key.removeprefix(OPTIMIZER).rpartition("/")
+            states.setdefault(name, {})[state_key] = stored
+    return states
 
 
-def _value(number: ScalarState) -> Value:
+def _parse_scalar(scalar: ScalarState) -> Value:
     try:
-        if number.kind in ("int", "float"):
-            return int(number.text) if number.kind == "int" else float(number.text)
-        if number.kind == "bool":
-            return number.text == "True"
-        dtype = DTYPES[number.kind]
-        plain = (
-            float(number.text)
+        if scalar.kind in ("int", "float"):
+            return int(scalar.text) if scalar.kind == "int" else float(scalar.text)
+        if scalar.kind == "bool":
+            return scalar.text == "True"
+        dtype = DTYPES[scalar.kind]
+        number = (
+            float(scalar.text)
             if dtype.is_floating_point
-            else int(number.text.replace("True", "1").replace("False", "0"))
+            else int(scalar.text.replace("True", "1").replace("False", "0"))
         )
-        return torch.tensor(plain, dtype=dtype)
+        return torch.tensor(number, dtype=dtype)
     except (KeyError, ValueError, OverflowError, RuntimeError):
-        raise CorruptedError(f"a number {number.text[:40]!r} of kind {number.kind[:40]!r}") from None
+        raise CorruptedError(
+            f"optimizer state: {scalar.text[:40]!r} is not a value of type {scalar.kind[:40]!r}"
+        ) from None
 
 
-def _room(state: StoredTensor, local_tensor: LocalTensor, alike: bool) -> Tensor:
-    """Laid out as the parameter is, since fused kernels walk through both side by side."""
-    if alike:
+def _new_state_tensor(state: StoredTensor, local_tensor: LocalTensor, same_shape: bool) -> Tensor:
+    """Allocate an optimizer-state tensor; one of the parameter's shape also gets its strides, as fused kernels need."""
+    if same_shape:
         return torch.zeros_like(local_tensor.local, dtype=DTYPES[state.dtype], requires_grad=False)
-    if sum(chunk.elements for chunk in state.chunks) != math.prod(state.shape):  # whole in one manifest, or a lie
-        raise CorruptedError(f"{local_tensor.name}: its optimizer's state of shape {state.shape} is not all there")
+    # Saved by a single rank. Checked before memory is allocated: a damaged manifest may claim any shape.
+    if sum(chunk.elements for chunk in state.chunks) != math.prod(state.shape):
+        raise CorruptedError(f"{local_tensor.name}: its optimizer state of shape {state.shape} is incomplete")
     return torch.zeros(state.shape, dtype=DTYPES[state.dtype], device=local_tensor.local.device)
-
-
-def everything(shape: Sequence[int]) -> Slices:
-    return tuple(slice(0, size) for size in shape)

@@ -1,4 +1,4 @@
-"""Which saved chunks hold what a rank wants of a tensor: the arithmetic of torch's distributed checkpoints."""
+"""Intersects the saved chunks of a tensor with the boxes that a rank needs, by the arithmetic of PyTorch's DCP."""
 
 import math
 from collections.abc import Sequence
@@ -14,52 +14,57 @@ from onecurve.device.local_tensor import Box, Slices
 
 @dataclass(frozen=True)
 class Region:
-    """Elements that a chunk has and somebody here wants."""
+    """A box of elements that a saved chunk contains and this rank needs."""
 
     chunk: int
-    """Its number among the stored ones."""
-    within: Slices
-    """Where they lie in the chunk."""
-    local: Slices
-    """Where they belong."""
-    whole: Slices
-    """Where they lie in the whole tensor."""
+    """Index of the chunk in `StoredTensor.chunks`."""
+    in_chunk: Slices
+    """Slices of the elements within the chunk."""
+    in_local: Slices
+    """Slices of the elements within the local tensor."""
+    in_full: Slices
+    """Slices of the elements within the full tensor."""
 
     @property
     def elements(self) -> int:
-        return math.prod(side.stop - side.start for side in self.local)
+        return math.prod(side.stop - side.start for side in self.in_local)
 
 
 def regions(stored: StoredTensor, boxes: Sequence[Box]) -> list[Region]:
-    saved = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in stored.chunks]
-    held = [box for box in boxes if box.elements]
+    """Return the non-empty intersections of the stored chunks with the boxes."""
+    saved = [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)) for chunk in stored.chunks]
+    boxes = [box for box in boxes if box.elements]
     wanted = [
         ChunkStorageMetadata(
             torch.Size([side.start for side in box.whole]), torch.Size([side.stop - side.start for side in box.whole])
         )
-        for box in held
+        for box in boxes
     ]
-    size = torch.Size(stored.shape)
-    found = []
-    for item in create_read_items_for_chunk_list("", TensorStorageMetadata(TensorProperties(), size, saved), wanted):
-        index = item.dest_index.index
-        number = item.storage_index.index
-        assert index is not None
-        assert number is not None
-        corner = [side.start for side in held[index].local]
-        found.append(
+    metadata = TensorStorageMetadata(TensorProperties(), torch.Size(stored.shape), saved)
+    intersections = []
+    for item in create_read_items_for_chunk_list("", metadata, wanted):
+        box_index, chunk_index = item.dest_index.index, item.storage_index.index
+        assert box_index is not None
+        assert chunk_index is not None
+        local_corner = [side.start for side in boxes[box_index].local]
+        intersections.append(
             Region(
-                number,
-                _slices(item.storage_offsets, item.lengths),
-                _slices([a + b for a, b in zip(corner, item.dest_offsets, strict=True)], item.lengths),
-                _slices([a + b for a, b in zip(wanted[index].offsets, item.dest_offsets, strict=True)], item.lengths),
+                chunk=chunk_index,
+                in_chunk=_slices(item.storage_offsets, item.lengths),
+                in_local=_slices(_sum(local_corner, item.dest_offsets), item.lengths),
+                in_full=_slices(_sum(wanted[box_index].offsets, item.dest_offsets), item.lengths),
             )
         )
-    return found
+    return intersections
 
 
 def overlap(one: Slices, other: Slices) -> bool:
+    """Return True if two boxes share an element."""
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
+
+
+def _sum(corner: Sequence[int], offsets: Sequence[int]) -> list[int]:
+    return [start + offset for start, offset in zip(corner, offsets, strict=True)]
 
 
 def _slices(begins: Sequence[int], lengths: Sequence[int]) -> Slices:

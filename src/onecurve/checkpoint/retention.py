@@ -1,4 +1,4 @@
-"""Which checkpoints are no longer needed. A pure function."""
+"""Decides which checkpoints are no longer needed, as a pure function of their names."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -8,18 +8,28 @@ from onecurve.checkpoint.store import step_of
 
 @dataclass(frozen=True)
 class Retention:
-    last: int = 2
-    keep_every: int | None = None
-    """Those of every so many steps are kept for good."""
-    best: bool = True
-    """Whether the one of the best evaluation is kept."""
+    """Which checkpoints to keep besides the newest."""
 
-    def unneeded(self, names: Sequence[str], newest: str, best_step: int, damaged: Collection[str] = ()) -> list[str]:
-        """`names`: all that exist, oldest first. What lies at or past the newest is of a life that was given up."""
-        given_up = [name for name in names if name != newest and step_of(name) >= step_of(newest)]
-        sound = [name for name in names if name not in given_up and name not in damaged]
-        kept = {newest, *sound[-self.last :]}
-        kept |= {name for name in sound if self.keep_every and step_of(name) % self.keep_every == 0}
+    last: int = 2
+    """Number of the most recent checkpoints to keep."""
+    keep_every: int | None = None
+    """Checkpoints whose step is a multiple of this number are never removed."""
+    best: bool = True
+    """True to keep the checkpoint of the best evaluation."""
+
+    def unneeded(
+        self, names: Sequence[str], newest: str, best_step: int | None, damaged: Collection[str] = ()
+    ) -> list[str]:
+        """Return the names of the checkpoints to remove.
+
+        `names` are all existing checkpoints, oldest first. One at or after the step of `newest` was left by an earlier
+        attempt that was resumed from a step before it; such checkpoints and `damaged` ones are removed and do not count
+        as recent.
+        """
+        superseded = [name for name in names if name != newest and step_of(name) >= step_of(newest)]
+        sound = [name for name in names if name not in superseded and name not in damaged]
+        keep = {newest, *sound[-self.last :]}
+        keep |= {name for name in sound if self.keep_every and step_of(name) % self.keep_every == 0}
         if self.best:
-            kept |= {name for name in sound if step_of(name) == best_step}
-        return [name for name in names if name not in kept]
+            keep |= {name for name in sound if step_of(name) == best_step}
+        return [name for name in names if name not in keep]

@@ -1,4 +1,4 @@
-"""The format safetensors, written piece by piece: what the library itself would need whole in memory."""
+"""The safetensors file format, written tensor by tensor; the library itself needs all tensors in memory at once."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-NAMES = {
+DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -25,25 +25,25 @@ NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
+DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
-def header(
+def header_bytes(
     tensors: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str] | None = None
 ) -> bytes:
-    """What stands before the elements, which follow in this order without a gap."""
+    """Return the header of a file whose elements follow in the order of `tensors`, without gaps."""
     entries: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     begin = 0
     for name, (dtype, shape) in tensors.items():
         end = begin + math.prod(shape) * dtype.itemsize
-        entries[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        entries[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def raw(tensor: Tensor) -> bytes | memoryview:
-    """The elements in host memory, little-endian as the machines we run on."""
+def tensor_bytes(tensor: Tensor) -> bytes | memoryview:
+    """Return the elements in host memory, in its byte order; the format requires little-endian."""
     flat = tensor.detach().contiguous().to("cpu").flatten()
     return flat.view(torch.uint8).numpy().data if flat.numel() else b""

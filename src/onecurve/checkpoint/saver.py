@@ -1,8 +1,7 @@
-"""Saves: a copy to host memory, then everything else behind the training's back.
+"""Saves checkpoints: a copy to host memory while the step waits, everything else in a background thread.
 
-All ranks write their own files. When all have, the first rank commits; where one could not, the save is given up on
-all, the checkpoints before it stay, and the next look at `news` says why. What a rank does does not grow with their
-number.
+All ranks write their own files. When all have written, the first rank commits. If one rank fails, the save is given up
+on all ranks, earlier checkpoints stay, and `take_events` says why. The work of a rank does not grow with their number.
 """
 
 import json
@@ -18,11 +17,11 @@ from typing import Literal
 
 from onecurve.checkpoint.hashed_json import CorruptedError, dump_hashed, load_hashed
 from onecurve.checkpoint.manifest import (
-    LARGEST_MANIFEST,
-    LARGEST_ROOT,
+    MAX_MANIFEST_BYTES,
+    MAX_ROOT_BYTES,
     ROOT,
     Root,
-    Standing,
+    SavePoint,
     data_file,
     manifest_file,
 )
@@ -46,154 +45,161 @@ class SaveEvent:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _SaveTask:
     root: Root
     snapshot: Snapshot | None
     failure: str
-    """What went wrong already, on this rank."""
+    """What already went wrong on this rank; empty if nothing did."""
 
 
 class Saver:
-    """One per rank; every rank must save at the same steps."""
+    """One per rank. Every rank must save at the same steps."""
 
     def __init__(
         self, store: Store, group: Group, device: Device, plan: Plan, job: dict[str, str], retention: Retention
     ) -> None:
-        """`group`: all ranks, for this saver's own thread."""
+        """`group`: a process group of all ranks that only the saver's thread uses."""
         self._store, self._group, self._device = store, group, device
         self._plan, self._job, self._retention = plan, job, retention
         self._rank, self._ranks = (group.rank(), group.size()) if group else (0, 1)
-        self._life = broadcast_first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
+        self._token_prefix = broadcast_first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
         self._count = 0
         self._snapshot: Snapshot | None = None
-        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_SaveTask | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
-        # Kept waiting rather than started by each save: a thread that starts takes the interpreter from who started it.
-        threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
         self._events: deque[SaveEvent] = deque()
+        self._damaged: Collection[str] = ()
         self.saved_step = -1
-        """Of the newest that exists; the same on all ranks once they have waited."""
-        self.damaged: Collection[str] = ()
-        """Checkpoints that were found so; they go when a new one exists."""
+        """Step of the newest checkpoint that exists; equal on all ranks after `wait`."""
+        # The thread waits for work instead of being started per save: starting a thread takes the interpreter lock away
+        # from the training for several milliseconds.
+        threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
 
-    def save(self, local_tensors: Sequence[LocalTensor], kept: OptimizerState, standing: Standing) -> None:
-        """Returns when the copy is made. One save at a time: waits for the one before. What goes wrong is told by
-        `news`, here too: the other ranks have to know of it."""
+    def resume_after(self, step: int, damaged: Collection[str]) -> None:
+        """Continue from the checkpoint of `step`; `damaged` ones are removed after the next successful save."""
+        self.saved_step, self._damaged = step, damaged
+
+    def save(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState, point: SavePoint) -> None:
+        """Copy the tensors and return; the rest happens in the background. Waits for a save that is still running.
+
+        Errors are reported by `take_events`, even those that happen here, because the other ranks must learn of them.
+        """
         self.wait()
         failure = ""
         try:
-            if self._snapshot is None or not self._snapshot.is_of(local_tensors, kept):
-                self._snapshot = None  # its memory goes first
-                self._snapshot = Snapshot(local_tensors, kept, self._device)
-            self._snapshot.take(kept)
-        except Exception as error:
+            if self._snapshot is None or not self._snapshot.matches(local_tensors, optimizer_state):
+                self._snapshot = None  # free its memory before the next one is allocated
+                self._snapshot = Snapshot(local_tensors, optimizer_state, self._device)
+            self._snapshot.take(optimizer_state)
+        except Exception as error:  # reported to all ranks by the saver's thread
             failure = _text(error) or type(error).__name__
-        token = f"{self._life}{self._count:08x}"
+        token = f"{self._token_prefix}{self._count:08x}"
         self._count += 1
         self._idle.clear()
-        self._work.put(_Work(Root(token, self._ranks, standing, self._plan, self._job), self._snapshot, failure))
+        self._tasks.put(_SaveTask(Root(token, self._ranks, point, self._plan, self._job), self._snapshot, failure))
 
     def wait(self) -> None:
-        """Until the save under way has ended, well or not."""
+        """Wait until the running save has ended, successfully or not."""
         self._idle.wait()
 
     def close(self) -> None:
-        """No save will come any more."""
-        self._work.put(None)
+        """End the saver's thread."""
+        self._tasks.put(None)
 
     def take_events(self) -> list[SaveEvent]:
-        """How saves ended since this was last asked."""
-        told = []
+        """Return how saves ended since the last call."""
+        events = []
         while self._events:
-            told.append(self._events.popleft())
-        return told
+            events.append(self._events.popleft())
+        return events
 
     def _run(self) -> None:
-        while (work := self._work.get()) is not None:
+        while (task := self._tasks.get()) is not None:
             try:
-                self._finish(work.root, work.snapshot, work.failure)
-            except Exception as error:  # of the exchange: another rank is gone
-                self._events.append(
-                    SaveEvent("warning", f"step {work.root.standing.step} was not saved: {_text(error)}")
-                )
+                self._finish(task.root, task.snapshot, task.failure)
+            except Exception as error:  # a collective failed because another rank is gone; this thread has no caller
+                step = task.root.point.step
+                self._events.append(SaveEvent("warning", f"step {step} was not saved: {_text(error)}"))
             finally:
-                del work  # a snapshot that is no longer needed must not be kept until the next save
+                del task  # a snapshot that was replaced must not stay in memory until the next save
                 self._idle.set()
 
     def _finish(self, root: Root, snapshot: Snapshot | None, failure: str) -> None:
-        begin = time.perf_counter()
-        name = name_of(root.standing.step, root.token)
-        failure = broadcast_first_text(self._group, failure) or self._by_first(partial(self._store.begin, name))
+        begin, step = time.perf_counter(), root.point.step
+        name = name_of(step, root.token)
+        failure = broadcast_first_text(self._group, failure) or self._on_first_rank(partial(self._store.begin, name))
         if not failure:
             assert snapshot is not None
-            failure = self._together(partial(self._write, name, root.token, snapshot))
+            failure = self._on_all_ranks(partial(self._write, name, root.token, snapshot))
         if not failure:
-            failure = self._by_first(partial(self._commit, name, root))
+            failure = self._on_first_rank(partial(self._commit, name, root))
         if failure:
-            self._by_first(lambda: self._store.abandon(name))
+            self._on_first_rank(lambda: self._store.abandon(name))
             self._events.append(
-                SaveEvent("warning", f"step {root.standing.step} was not saved: {failure}; earlier checkpoints stay")
+                SaveEvent("warning", f"step {step} was not saved: {failure}; earlier checkpoints are unchanged")
             )
             return
-        taken = seconds_text(time.perf_counter() - begin)
-        self._events.append(SaveEvent("saved", f"step {root.standing.step}, in {taken} beside the training"))
-        self.saved_step = root.standing.step
-        failure = self._tidy(name, root)
+        seconds = seconds_text(time.perf_counter() - begin)
+        self._events.append(SaveEvent("saved", f"step {step}, in {seconds} in the background"))
+        self.saved_step = step
+        failure = self._remove_unneeded(name, root)
         if failure:
             self._events.append(SaveEvent("warning", f"old checkpoints could not be removed: {failure}"))
 
     def _commit(self, name: str, root: Root) -> None:
-        sealed = dump_hashed(root)
-        if len(sealed) > LARGEST_ROOT:
-            raise OnecurveError(f"a root manifest of {len(sealed)} bytes, more than a reader takes")
-        self._store.commit(name, sealed)
+        content = dump_hashed(root)
+        if len(content) > MAX_ROOT_BYTES:
+            raise OnecurveError(f"the root manifest has {len(content)} bytes, but readers accept {MAX_ROOT_BYTES}")
+        self._store.commit(name, content)
 
     def _write(self, name: str, token: str, snapshot: Snapshot) -> None:
         manifest, parts = snapshot.file(token, self._rank)
         if manifest.size:
             self._store.write(name, data_file(self._rank), parts)
-        sealed = dump_hashed(manifest)
-        if len(sealed) > LARGEST_MANIFEST:  # no reader would take it
-            raise OnecurveError(f"a manifest of {len(sealed)} bytes; split the model over more ranks")
-        self._store.write(name, manifest_file(self._rank), [sealed])
+        content = dump_hashed(manifest)
+        if len(content) > MAX_MANIFEST_BYTES:
+            raise OnecurveError(
+                f"a manifest has {len(content)} bytes, but readers accept {MAX_MANIFEST_BYTES}; split the model over "
+                "more ranks"
+            )
+        self._store.write(name, manifest_file(self._rank), [content])
 
-    def _tidy(self, newest: str, root: Root) -> str:
-        """Remove what is no longer needed: the first rank decides, all share the work."""
+    def _remove_unneeded(self, newest: str, root: Root) -> str:
+        """Remove checkpoints that are no longer needed: the first rank decides, all ranks share the work."""
         retired: list[tuple[str, int]] = []
 
         def retire() -> None:
-            names = self._retention.unneeded(self._store.names(), newest, root.standing.best_step, self.damaged)
-            for name in names:
+            for name in self._retention.unneeded(self._store.names(), newest, root.point.best_step, self._damaged):
                 retired.append((name, self._ranks_of(name)))
                 self._store.retire(name)
 
-        failure = self._by_first(retire)
+        failure = self._on_first_rank(retire)
         for name, ranks in json.loads(
             broadcast_first_text(self._group, json.dumps(retired) if self._rank == 0 else "")
         ):
             own = range(self._rank, ranks, self._ranks)
             files = [file for rank in own for file in (data_file(rank), manifest_file(rank))]
-            failure = self._together(partial(self._store.erase, name, files)) or failure
-        return self._by_first(self._store.clear) or failure
+            failure = self._on_all_ranks(partial(self._store.erase, name, files)) or failure
+        return self._on_first_rank(self._store.clear) or failure
 
     def _ranks_of(self, name: str) -> int:
         try:
-            return load_hashed(Root, self._store.read(name, ROOT, LARGEST_ROOT), name).ranks
+            return load_hashed(Root, self._store.read(name, ROOT, MAX_ROOT_BYTES), name).ranks
         except (CorruptedError, OSError):
-            return 0  # what is left of it goes with the folder
+            return 0  # `Store.clear` removes what is left of it
 
-    def _by_first(self, act: Callable[[], None]) -> str:
-        return self._together(act if self._rank == 0 else lambda: None)
+    def _on_first_rank(self, act: Callable[[], None]) -> str:
+        return self._on_all_ranks(act if self._rank == 0 else lambda: None)
 
-    def _together(self, act: Callable[[], None]) -> str:
-        """Do it on every rank; on all of them, what went wrong on the first where something did."""
+    def _on_all_ranks(self, act: Callable[[], None]) -> str:
+        """Call `act` on every rank; return, on all of them, the error of the first rank that failed, or ""."""
         try:
             act()
             failure = ""
         except OSError as error:
             failure = f"{error.filename or self._store.where}: {error.strerror or error}"
-        except Exception as error:  # this thread has nobody above it
+        except Exception as error:  # storage libraries raise what they like, and this thread has no caller
             failure = _text(error)
         return broadcast_first_text(self._group, failure)
 

@@ -1,4 +1,4 @@
-"""A copy in host memory of what this rank writes: the only part of a save that a step waits for."""
+"""Copies the tensors that this rank saves to host memory: the only part of a save that training waits for."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,176 +7,210 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from onecurve.checkpoint.chunk import cut, own_chunks
+from onecurve.checkpoint.chunk import chunks_to_write, split_into_chunks
 from onecurve.checkpoint.hashed_json import digest
 from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, ScalarState, StoredTensor
-from onecurve.checkpoint.safetensors_format import NAMES, header, raw
+from onecurve.checkpoint.safetensors_format import DTYPE_NAMES, header_bytes, tensor_bytes
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
 
 OptimizerState = Mapping[str, Mapping[str, Value | None]]
-"""By parameter: what its optimizer keeps of it."""
+"""Optimizer state to save, by parameter name and state key."""
 
-_LINE = 64
-_BLOCK = 1 << 28
+_CACHE_LINE_BYTES = 64
+_HOST_BLOCK_BYTES = 1 << 28
 
 
 @dataclass(frozen=True)
 class SnapshotChunk:
-    """One chunk of one tensor, before it has a place in a file."""
+    """One chunk of one tensor, before its position in a file is known."""
 
     key: str
+    """Name of the tensor in the manifest."""
     shape: tuple[int, ...]
+    """Shape of the full tensor."""
     offsets: tuple[int, ...]
+    """Offsets of the chunk in the full tensor."""
     source: Tensor
+    """The chunk's elements in device memory, a view of the live tensor."""
 
 
 class Snapshot:
-    """Made once and taken again and again, as long as it is asked for the same tensors."""
+    """Host memory for what this rank saves, reused by every save for as long as the tensors stay the same."""
 
-    def __init__(self, local_tensors: Sequence[LocalTensor], kept: OptimizerState, device: Device) -> None:
-        _refuse_unsaveable(local_tensors, kept)
-        self._of = _marks(local_tensors, kept)
-        self._parts = list(_parts(local_tensors, kept))
-        self._writes = {part.key.partition("/")[2] for part in self._parts if part.key.startswith(MODEL)}
+    def __init__(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState, device: Device) -> None:
+        _refuse_unsaveable(local_tensors, optimizer_state)
+        self._memory_ids = _memory_ids(local_tensors, optimizer_state)
+        self._chunks = list(_chunks(local_tensors, optimizer_state))
+        self._parameters = {chunk.key.partition("/")[2] for chunk in self._chunks if chunk.key.startswith(MODEL)}
         self._device = device
-        self._copies = list(_places([part.source for part in self._parts], device))
-        self._numbers = ScalarStates({})
+        self._copies = list(_allocate_copies([chunk.source for chunk in self._chunks], device))
+        self._scalars = ScalarStates({})
 
-    def is_of(self, local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> bool:
-        """Not only by identity: an optimizer may put other memory into a tensor."""
-        return _marks(local_tensors, kept) == self._of
+    def matches(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> bool:
+        """Return True if this snapshot was built for these tensors.
 
-    def take(self, kept: OptimizerState) -> None:
+        Their memory addresses are compared too, because an optimizer may replace the storage of a tensor.
+        """
+        return _memory_ids(local_tensors, optimizer_state) == self._memory_ids
+
+    def take(self, optimizer_state: OptimizerState) -> None:
+        """Copy the current values to host memory, and wait until the copies are complete."""
         with torch.no_grad():
-            if self._parts:
-                torch._foreach_copy_(self._copies, [part.source for part in self._parts], non_blocking=True)
-            self._numbers = ScalarStates({name: kept[name] for name in kept if name in self._writes})
+            if self._chunks:
+                torch._foreach_copy_(self._copies, [chunk.source for chunk in self._chunks], non_blocking=True)
+            self._scalars = ScalarStates(
+                {name: optimizer_state[name] for name in optimizer_state if name in self._parameters}
+            )
         self._device.wait()
 
     def file(self, token: str, rank: int) -> tuple[Manifest, Iterator[bytes | memoryview]]:
-        """The manifest, and the data file's parts in order."""
-        if not self._parts:
-            return Manifest(token, rank, numbers=self._numbers.nouns()), iter(())
-        # Every chunk is a tensor of that file, named after where it begins.
-        first = header({_label(part): (part.source.dtype, part.source.shape) for part in self._parts})
-        contents = [raw(copy) for copy in self._copies]
-        chunks: dict[str, list[Chunk]] = {}
-        begin = len(first)
-        for content, part in zip(contents, self._parts, strict=True):
-            chunk = Chunk(part.offsets, tuple(part.source.shape), begin, digest(content))
-            chunks.setdefault(part.key, []).append(chunk)
-            begin += part.source.nbytes
+        """Return this rank's manifest and the content of its data file, in parts."""
+        if not self._chunks:
+            return Manifest(token, rank, numbers=self._scalars.to_manifest()), iter(())
+        # Every chunk is a tensor of the safetensors file, named after its offsets.
+        header = header_bytes({_chunk_name(chunk): (chunk.source.dtype, chunk.source.shape) for chunk in self._chunks})
+        contents = [tensor_bytes(copy) for copy in self._copies]
+        stored_chunks: dict[str, list[Chunk]] = {}
+        begin = len(header)
+        for content, chunk in zip(contents, self._chunks, strict=True):
+            stored = Chunk(chunk.offsets, tuple(chunk.source.shape), begin, digest(content))
+            stored_chunks.setdefault(chunk.key, []).append(stored)
+            begin += chunk.source.nbytes
         tensors = {
-            part.key: StoredTensor(NAMES[part.source.dtype], part.shape, tuple(chunks[part.key]))
-            for part in self._parts
+            chunk.key: StoredTensor(DTYPE_NAMES[chunk.source.dtype], chunk.shape, tuple(stored_chunks[chunk.key]))
+            for chunk in self._chunks
         }
-        manifest = Manifest(token, rank, begin, len(first), digest(first), tensors, self._numbers.nouns())
-        return manifest, itertools.chain([first], contents)
+        manifest = Manifest(
+            token=token,
+            rank=rank,
+            size=begin,
+            header=len(header),
+            header_hash=digest(header),
+            tensors=tensors,
+            numbers=self._scalars.to_manifest(),
+        )
+        return manifest, itertools.chain([header], contents)
 
 
-def _places(tensors: Sequence[Tensor], device: Device) -> Iterator[Tensor]:
-    """Host memory for each. Copies to addresses that begin a cache line are faster; and torch rounds pinned memory up
-    to a power of two, so it is taken in blocks."""
-    sizes = [-(-tensor.nbytes // _LINE) * _LINE for tensor in tensors]
+def _allocate_copies(tensors: Sequence[Tensor], device: Device) -> Iterator[Tensor]:
+    """Allocate a host tensor for each of `tensors`.
+
+    Every copy begins at a cache line, which makes copying faster. Memory is allocated in large blocks, because PyTorch
+    rounds every allocation of pinned memory up to a power of two.
+    """
+    sizes = [-(-tensor.nbytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for tensor in tensors]
     blocks: list[list[int]] = []
-    room = 0
-    for number, size in enumerate(sizes):
-        if size > room or not blocks:
+    free_bytes = 0
+    for index, size in enumerate(sizes):
+        if size > free_bytes or not blocks:
             blocks.append([])
-            room = _BLOCK
-        blocks[-1].append(number)
-        room -= size
+            free_bytes = _HOST_BLOCK_BYTES
+        blocks[-1].append(index)
+        free_bytes -= size
     for block in blocks:
-        memory = device.host_memory(sum(sizes[number] for number in block))
+        memory = device.host_memory(sum(sizes[index] for index in block))
         begin = 0
-        for number in block:
-            tensor = tensors[number]
+        for index in block:
+            tensor = tensors[index]
             yield memory[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            begin += sizes[number]
+            begin += sizes[index]
 
 
-def _refuse_unsaveable(local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> None:
-    whole = {local_tensor.name for local_tensor in local_tensors if local_tensor.local.shape == local_tensor.shape}
+def _refuse_unsaveable(local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> None:
+    unsharded = {local_tensor.name for local_tensor in local_tensors if local_tensor.local.shape == local_tensor.shape}
     shapes = {local_tensor.name: local_tensor.local.shape for local_tensor in local_tensors}
-    for name, state in kept.items():
+    for name, state in optimizer_state.items():
         for key, value in state.items():
-            what = f"optimizer: its state {key!r} of {name}"
+            what = f"optimizer: state {key!r} of {name}"
             if not isinstance(key, str) or "/" in key:
-                raise OnecurveError(f"{what} has a key that cannot be saved; a text without '/' is needed")
+                raise OnecurveError(f"{what} cannot be saved; its key must be a string without '/'")
             if not isinstance(value, Tensor | bool | int | float) and value is not None:
-                raise OnecurveError(f"{what} is a {type(value).__name__}; tensors and numbers can be saved")
-            if isinstance(value, Tensor) and (value.dtype not in NAMES or (value.is_complex() and not value.dim())):
-                raise OnecurveError(f"{what} is of type {value.dtype}, which cannot be saved")
-            own_shape = isinstance(value, Tensor) and value.dim() and value.shape != shapes.get(name)
-            if own_shape and name not in whole:
-                raise OnecurveError(f"{what} has a shape of its own, on ranks that hold a part of the parameter")
+                raise OnecurveError(f"{what} is a {type(value).__name__}; only tensors and numbers can be saved")
+            if not isinstance(value, Tensor):
+                continue
+            if value.dtype not in DTYPE_NAMES or (value.is_complex() and not value.dim()):
+                raise OnecurveError(f"{what} has dtype {value.dtype}, which cannot be saved; use torch.float32 instead")
+            if value.dim() and value.shape != shapes.get(name) and name not in unsharded:
+                raise OnecurveError(
+                    f"{what} has shape {tuple(value.shape)}, unlike its parameter, and cannot be saved while the "
+                    "parameter is sharded; use a plan that does not shard parameters, or another optimizer"
+                )
 
 
-def _label(part: SnapshotChunk) -> str:
-    return f"{part.key}@{','.join(map(str, part.offsets))}"
+def _chunk_name(chunk: SnapshotChunk) -> str:
+    return f"{chunk.key}@{','.join(map(str, chunk.offsets))}"
 
 
-def _marks(local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> list[tuple[int, int]]:
-    """Two snapshots with the same are of the same elements."""
-    states = (value for state in kept.values() for value in state.values() if isinstance(value, Tensor) and value.dim())
+def _memory_ids(local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> list[tuple[int, int]]:
+    """Return the identity and the address of every tensor to save; equal lists mean the same elements in memory."""
+    values = (value for state in optimizer_state.values() for value in state.values())
+    states = (value for value in values if isinstance(value, Tensor) and value.dim())
     tensors = [*(local_tensor.local for local_tensor in local_tensors if local_tensor.boxes), *states]
     return [(id(tensor), tensor.data_ptr()) for tensor in tensors]
 
 
-def _parts(local_tensors: Sequence[LocalTensor], kept: OptimizerState) -> Iterator[SnapshotChunk]:
+def _chunks(local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> Iterator[SnapshotChunk]:
     for local_tensor in local_tensors:
-        chunks = list(own_chunks(local_tensor))
-        states = {key: value for key, value in kept.get(local_tensor.name, {}).items() if isinstance(value, Tensor)}
-        alike = {key: value for key, value in states.items() if value.shape == local_tensor.local.shape and value.dim()}
-        for whole, local in chunks:
-            offsets = tuple(side.start for side in whole)
-            yield SnapshotChunk(
-                f"{MODEL}{local_tensor.name}", local_tensor.shape, offsets, local_tensor.local.detach()[local]
-            )
-            for key, value in alike.items():
-                yield SnapshotChunk(
-                    f"{OPTIMIZER}{local_tensor.name}/{key}", local_tensor.shape, offsets, value.detach()[local]
-                )
-        if chunks and not any(side.start for side in chunks[0][0]):  # whoever writes the first chunk
-            for key, value in states.items():
-                if key not in alike and value.dim():  # of a shape of its own: never where parameters are cut
-                    yield from _whole(f"{OPTIMIZER}{local_tensor.name}/{key}", value)
+        model_key, state_prefix = f"{MODEL}{local_tensor.name}", f"{OPTIMIZER}{local_tensor.name}/"
+        local, shape = local_tensor.local.detach(), local_tensor.shape
+        chunks = list(chunks_to_write(local_tensor))
+        state = optimizer_state.get(local_tensor.name, {})
+        tensors = {key: value.detach() for key, value in state.items() if isinstance(value, Tensor) and value.dim()}
+        same_shape = {key: tensor for key, tensor in tensors.items() if tensor.shape == local.shape}
+        for in_full, in_local in chunks:
+            offsets = tuple(side.start for side in in_full)
+            yield SnapshotChunk(model_key, shape, offsets, local[in_local])
+            for key, tensor in same_shape.items():
+                yield SnapshotChunk(state_prefix + key, shape, offsets, tensor[in_local])
+        if chunks and not any(side.start for side in chunks[0][0]):  # the rank that writes the parameter's first chunk
+            for key, tensor in tensors.items():
+                if key not in same_shape:
+                    yield from _full_tensor_chunks(state_prefix + key, tensor)
 
 
-def _whole(key: str, tensor: Tensor) -> Iterator[SnapshotChunk]:
-    for offsets, sizes in cut(tensor.shape):
+def _full_tensor_chunks(key: str, tensor: Tensor) -> Iterator[SnapshotChunk]:
+    for offsets, sizes in split_into_chunks(tensor.shape):
         slices = tuple(slice(begin, begin + size) for begin, size in zip(offsets, sizes, strict=True))
-        yield SnapshotChunk(key, tuple(tensor.shape), offsets, tensor.detach()[slices])
+        yield SnapshotChunk(key, tuple(tensor.shape), offsets, tensor[slices])
 
 
 class ScalarStates:
-    """What of an optimizer's state is too small for a chunk. Tensors of one element are copied together."""
+    """The numbers and zero-dimensional tensors of optimizer state, which are stored in the manifest, not in chunks.
 
-    def __init__(self, kept: OptimizerState) -> None:
-        self._plain = [
+    Tensors of the same dtype and device are copied to the host together.
+    """
+
+    def __init__(self, optimizer_state: OptimizerState) -> None:
+        self._numbers = [
             (name, key, value)
-            for name, state in kept.items()
+            for name, state in optimizer_state.items()
             for key, value in state.items()
             if isinstance(value, bool | int | float)
         ]
-        single: dict[tuple[torch.dtype, torch.device], list[tuple[str, str, Tensor]]] = {}
-        for name, state in kept.items():
+        groups: dict[tuple[torch.dtype, torch.device], list[tuple[str, str, Tensor]]] = {}
+        for name, state in optimizer_state.items():
             for key, value in state.items():
                 if isinstance(value, Tensor) and not value.dim():
-                    single.setdefault((value.dtype, value.device), []).append((name, key, value))
-        self._single = [
-            (NAMES[dtype], [(name, key) for name, key, _ in each], torch.stack([value for _, _, value in each]).cpu())
-            for (dtype, _), each in single.items()
+                    groups.setdefault((value.dtype, value.device), []).append((name, key, value))
+        self._tensors = [
+            (
+                DTYPE_NAMES[dtype],
+                [(name, key) for name, key, _ in group],
+                torch.stack([value for _, _, value in group]).cpu(),
+            )
+            for (dtype, _), group in groups.items()
         ]
 
-    def nouns(self) -> dict[str, dict[str, ScalarState]]:
-        found: dict[str, dict[str, ScalarState]] = {}
-        for name, key, value in self._plain:
-            kind = next(each for each in (bool, int, float) if isinstance(value, each))  # also of numpy's
-            found.setdefault(name, {})[key] = ScalarState(kind.__name__, repr(kind(value)))
-        for dtype, places, values in self._single:
-            for (name, key), value in zip(places, values.tolist(), strict=True):
-                found.setdefault(name, {})[key] = ScalarState(dtype, repr(value))
-        return found
+    def to_manifest(self) -> dict[str, dict[str, ScalarState]]:
+        """Return the values as text, by parameter name and state key."""
+        scalars: dict[str, dict[str, ScalarState]] = {}
+        for name, key, value in self._numbers:
+            # Subclasses, such as numpy.float64, are saved as the Python type.
+            kind = next(number_type for number_type in (bool, int, float) if isinstance(value, number_type))
+            scalars.setdefault(name, {})[key] = ScalarState(kind.__name__, repr(kind(value)))
+        for dtype, names, values in self._tensors:
+            for (name, key), value in zip(names, values.tolist(), strict=True):
+                scalars.setdefault(name, {})[key] = ScalarState(dtype, repr(value))
+        return scalars

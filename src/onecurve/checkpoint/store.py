@@ -1,4 +1,4 @@
-"""Where checkpoints lie: a folder of this host's file system, or any store that fsspec knows."""
+"""The interface of a store of checkpoints: a folder of a file system, or any storage that fsspec supports."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,73 +11,78 @@ _NAME = re.compile(r"step-(\d{8,18})-([0-9a-f]{16})")
 
 
 class StoredFile(Protocol):
-    """A large file, to be read from any place."""
+    """A large file of a checkpoint, open for random reads."""
 
     @property
     def size(self) -> int: ...
 
     def read(self, begin: int, size: int) -> bytearray:
-        """Raises DamagedError where the file ends before."""
+        """Return `size` bytes from byte `begin`. Raises CorruptedError if the file ends before that."""
 
     def close(self) -> None: ...
 
 
 class Store(Protocol):
-    """A checkpoint has a name and is a few files per rank. It exists from `commit` to `retire`."""
+    """A set of named checkpoints, each of a few files per rank. A checkpoint exists from `commit` to `retire`.
+
+    A save is `begin`, then `write` on every rank, then `commit`, or `abandon` if a rank failed. A removal is `retire`,
+    then `erase` on every rank, then `clear`.
+    """
 
     @property
     def where(self) -> str:
-        """For a person."""
+        """Location of the store, for messages."""
 
     def begin(self, name: str) -> None:
-        """Make room for a checkpoint that does not exist yet. By one rank; the others must see it."""
+        """Create the staging area of a new checkpoint. Called by one rank; the other ranks must see the result."""
 
     def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
-        """A file of a checkpoint that does not exist yet; safe from a power cut when this returns."""
+        """Write a file of a checkpoint that is not committed yet. On return the file survives a power failure."""
 
     def commit(self, name: str, root: bytes) -> None:
-        """The root manifest: from here on the checkpoint exists. By one rank, when all have written."""
+        """Write the root manifest, which makes the checkpoint exist. Called by one rank once all have written."""
 
     def abandon(self, name: str) -> None:
-        """Give up what was begun."""
+        """Remove what was written of a checkpoint that will not be committed."""
 
     def names(self) -> list[str]:
-        """Of the checkpoints that exist."""
+        """Return the names of the existing checkpoints, oldest first."""
 
     def read(self, name: str, file: str, limit: int) -> bytes:
-        """A small file whole."""
+        """Return the content of a small file. Raises CorruptedError if it has more than `limit` bytes."""
 
     def open(self, name: str, file: str) -> StoredFile: ...
 
     def retire(self, name: str) -> None:
-        """The checkpoint no longer exists. By one rank, before its files are erased."""
+        """End the existence of a checkpoint. Called by one rank, before its files are erased."""
 
     def erase(self, name: str, files: Sequence[str]) -> None:
-        """Files of what was retired; the ranks share them."""
+        """Delete files of a retired checkpoint. The ranks divide the files among themselves."""
 
     def clear(self) -> None:
-        """Whatever earlier lives began, retired and left behind."""
+        """Delete all that remains of retired checkpoints and of saves that were begun but not committed."""
 
 
 def name_of(step: int, token: str) -> str:
-    """No two saves have one name, so nothing is ever written over."""
+    """Return the name of a checkpoint. Every save has its own token, so no save overwrites another."""
     return f"step-{step:08d}-{token}"
 
 
 def step_of(name: str) -> int:
+    """Return the step in a checkpoint's name."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise CorruptedError(f"{name[:80]!r}: not the name of a checkpoint")
+        raise CorruptedError(f"{name[:80]!r}: not the name of a checkpoint, such as {name_of(100, '0' * 16)!r}")
     return int(match[1])
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Checkpoints' names, the oldest first; anything else is left out."""
+def sorted_checkpoint_names(names: Iterable[str]) -> list[str]:
+    """Return those of `names` that are names of checkpoints, oldest first."""
     return sorted((name for name in names if _NAME.fullmatch(name)), key=lambda name: (step_of(name), name))
 
 
 def empty(store: Store) -> None:
-    """No checkpoint is left."""
+    """Remove every checkpoint from the store."""
     for name in store.names():
         store.retire(name)
     store.clear()

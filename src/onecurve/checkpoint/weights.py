@@ -1,36 +1,38 @@
-"""Writes a model's weights as one safetensors file, tensor by tensor: no more than one whole tensor is ever held."""
+"""Writes a model's weights to one safetensors file, tensor by tensor, so at most one full tensor is in memory."""
 
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from onecurve.checkpoint.safetensors_format import NAMES, header, raw
+from onecurve.checkpoint.safetensors_format import DTYPE_NAMES, header_bytes, tensor_bytes
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.files import replace_file
 from onecurve.device.local_tensor import LocalTensor
 
 
 def save_weights(local_tensors: Sequence[LocalTensor], path: Path, *, writer: bool) -> None:
-    """Every rank that holds a part must call this; the `writer` alone touches the disk.
+    """Gather the tensors and write them to `path`. All ranks of the model must call this; only the `writer` writes.
 
     Tied tensors are written once, under their first name, as safetensors' own `load_model` expects.
     """
     if not writer:
         for local_tensor in local_tensors:
-            local_tensor.gather()
+            local_tensor.gather_full()
         return
-    first = header(
-        {local_tensor.name: (local_tensor.whole.dtype, local_tensor.shape) for local_tensor in local_tensors},
+    header = header_bytes(
+        {local_tensor.name: (local_tensor.registered.dtype, local_tensor.shape) for local_tensor in local_tensors},
         {"format": "pt"},
     )
-    replace_file(path, itertools.chain([first], (raw(local_tensor.gather()) for local_tensor in local_tensors)))
+    contents = (tensor_bytes(local_tensor.gather_full()) for local_tensor in local_tensors)
+    replace_file(path, itertools.chain([header], contents))
 
 
 def refuse_unsupported_dtypes(local_tensors: Sequence[LocalTensor]) -> None:
-    """Say before training, not after, that a tensor has a type the file format does not know."""
+    """Raise an error if safetensors cannot store a tensor's dtype; called before training rather than after it."""
     for local_tensor in local_tensors:
-        if local_tensor.whole.dtype not in NAMES:
+        dtype = local_tensor.registered.dtype
+        if dtype not in DTYPE_NAMES:
             raise OnecurveError(
-                f"model: {local_tensor.name} has dtype {local_tensor.whole.dtype}, which safetensors cannot store; "
-                "keep it in another type, or register it with persistent=False if it need not be saved"
+                f"model: {local_tensor.name} has dtype {dtype}, which safetensors cannot store; use another dtype, or "
+                "register it with persistent=False if it need not be saved"
             )

@@ -1,7 +1,7 @@
-"""This rank's share of each step, read and collated by torch's DataLoader in processes of its own, ahead of time.
+"""Reads this rank's share of each step ahead of time, in the worker processes of torch's DataLoader.
 
-A micro-batch is collated from its own samples, never cut out of a larger batch. Before `dataset[i]` the generators of
-python, numpy and torch are seeded by (seed, epoch, i), so an augmentation is the same under every plan.
+Each micro-batch is collated from its own samples; it is never a slice of a larger batch. Before `dataset[i]` the random
+generators of Python, NumPy and torch are seeded by (seed, epoch, i), so augmentation is the same under every plan.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
 
-_DIE_WITH_PARENT = 1  # Linux: PR_SET_PDEATHSIG
+_PR_SET_PDEATHSIG = 1  # option of Linux's prctl: the signal that a process gets when its parent ends
 
 Collate = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One rank's share of one step: a micro-batch per round."""
+    """One rank's share of one step: one micro-batch per gradient-accumulation round."""
 
     step: int
     rounds: list[MicroBatch]
@@ -39,30 +39,34 @@ class Batch:
 
 @dataclass(frozen=True)
 class LoadFailure:
-    """What a loader process sends instead of a batch: an exception would reach the rank wrapped beyond recognition."""
+    """The text of an error in a worker process, sent instead of a batch.
+
+    DataLoader would wrap an exception and lose its type and its cause.
+    """
 
     text: str
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Samples of one dataset, each read with its own seed, and batches of them."""
+    """Reads samples of one dataset, each with its own random seed, and collates them into micro-batches."""
 
     dataset: Dataset
     seed: int
     collate: Collate | None = None
+    """The user's collate function; None is torch's `default_collate`."""
 
     def batch(self, samples: Iterable[Sample]) -> MicroBatch:
-        """Read and collate in this process, leaving its generators alone."""
+        """Read and collate the samples in this process, and restore the state of its random generators."""
         with preserve_rng_state():
             return self._collate([self._read(sample) for sample in samples])
 
-    def open(self, wanted: Iterable[Iterable[Sample]], workers: int) -> "MicroBatches":
-        """One micro-batch per group of samples, read ahead by `workers` processes."""
-        return MicroBatches(self, wanted, workers)
+    def open(self, sample_groups: Iterable[Iterable[Sample]], workers: int) -> "MicroBatches":
+        """Iterate over one micro-batch per group of samples, read ahead by `workers` processes (0: read here)."""
+        return MicroBatches(self, sample_groups, workers)
 
     def __getitems__(self, samples: Iterable[Sample]) -> MicroBatch | LoadFailure:
-        """What a loader process calls: a whole micro-batch at once."""
+        """Read and collate one micro-batch; DataLoader's worker processes call this method."""
         try:
             return self._collate([self._read(sample) for sample in samples])
         except OnecurveError as error:
@@ -80,72 +84,72 @@ class Reader:
         try:
             collated = collate(samples)
         except Exception as error:
-            mend = "" if self.collate else "; samples of unequal sizes need a function of your own: Job(collate=…)"
+            fix = "" if self.collate else "; samples of different sizes need a collate function: Job(collate=…)"
             raise UserCodeError(
-                f"data: collating {len(samples)} samples raised {type(error).__name__}: {error}{mend}"
+                f"data: collating {len(samples)} samples raised {type(error).__name__}: {error}{fix}"
             ) from error
         return as_micro_batch(collated, len(samples))
 
 
 class MicroBatches:
-    """Micro-batches of a reader, in processes that are started at once and kept.
+    """Iterates over micro-batches, with worker processes that start in the constructor and are reused.
 
-    A process that runs threads must not fork: a lock that another thread holds at that moment stays locked in the child
-    for ever. So open what you will need before the process group is joined and the model computes; ranks that forked
-    for every evaluation hung once in some hundred times.
+    Build it before the process group is initialized and before the model runs: the workers are forked, and a process
+    with several threads must not fork. A lock that another thread holds at that moment stays locked in the child
+    forever. Ranks that forked new workers for every evaluation hung about once in some hundred evaluations.
     """
 
-    def __init__(self, reader: Reader, wanted: Iterable[Iterable[Sample]], workers: int) -> None:
-        """`wanted` is gone through once for each time the batches are."""
-        self._reader, self._wanted = reader, wanted
+    def __init__(self, reader: Reader, sample_groups: Iterable[Iterable[Sample]], workers: int) -> None:
+        """`sample_groups` is iterated over again for each iteration over the micro-batches."""
+        self._reader, self._sample_groups = reader, sample_groups
         self._loader: DataLoader[Any] | None = None
-        self._first: Iterator[Any] | None = None
+        self._first_iterator: Iterator[Any] | None = None
         if workers:
             self._loader = DataLoader(
                 reader,  # type: ignore[arg-type]
-                batch_sampler=wanted,  # type: ignore[arg-type]
+                batch_sampler=sample_groups,  # type: ignore[arg-type]
                 num_workers=workers,
                 persistent_workers=True,
-                collate_fn=_as_it_is,
-                worker_init_fn=partial(_become_worker, os.getpid()),
-                pin_memory=torch.accelerator.is_available(),  # for copies that the device makes by itself
+                collate_fn=_identity,
+                worker_init_fn=partial(_init_worker, os.getpid()),
+                pin_memory=torch.accelerator.is_available(),  # copies to the device are asynchronous only from there
             )
-            self._first = iter(self._loader)
+            self._first_iterator = iter(self._loader)
 
     def rewind(self) -> None:
-        """What was read ahead is dropped: what is wanted has changed."""
-        self._first = None
+        """Drop the batches that were read ahead, because the sample groups have changed."""
+        self._first_iterator = None
 
     def __iter__(self) -> Iterator[MicroBatch]:
         if self._loader is None:
-            return map(self._reader.batch, self._wanted)
-        batches, self._first = self._first, None
-        return map(_checked, iter(self._loader) if batches is None else batches)
+            return map(self._reader.batch, self._sample_groups)
+        batches, self._first_iterator = self._first_iterator, None
+        return map(_raise_if_failed, iter(self._loader) if batches is None else batches)
 
 
 class TrainingBatches:
-    """This rank's batches step by step, from any step on; the processes that read them stay the same."""
+    """This rank's batches in the order of steps. `start` moves to any step and keeps the worker processes."""
 
     def __init__(self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int) -> None:
-        self._wanted = _Shares(order, plan, data_rank, steps)
-        self._micro_batches = reader.open(self._wanted, workers)
+        self._shares = _TrainingShares(order, plan, data_rank, steps)
+        self._micro_batches = reader.open(self._shares, workers)
 
     def start(self, step: int, position: int) -> None:
-        """Begin with this step, at this position of the order."""
-        self._wanted.step, self._wanted.position = step, position
+        """Continue with this step, whose first sample is at this position of the order."""
+        self._shares.step, self._shares.position = step, position
         self._micro_batches.rewind()
 
     def __iter__(self) -> Iterator[Batch]:
-        wanted, micro_batches = self._wanted, iter(self._micro_batches)
+        shares, micro_batches = self._shares, iter(self._micro_batches)
         return (
-            Batch(step, [next(micro_batches) for _ in range(wanted.plan.rounds)])
-            for step in range(wanted.step, wanted.steps)
+            Batch(step, [next(micro_batches) for _ in range(shares.plan.rounds)])
+            for step in range(shares.step, shares.steps)
         )
 
 
 @dataclass
-class _Shares:
-    """What a rank takes of every round, from a step on."""
+class _TrainingShares:
+    """The samples of this rank, one group per round, from step `step` at `position` to the last step."""
 
     order: Order
     plan: Plan
@@ -157,66 +161,79 @@ class _Shares:
     def __iter__(self) -> Iterator[Samples]:
         begin = self.position
         for _ in range(self.step, self.steps):
-            for number in range(self.plan.rounds):
-                yield self.order.samples(*share_bounds(self.plan, self.data_rank, begin, number))
+            for round_number in range(self.plan.rounds):
+                yield self.order.samples(*share_bounds(self.plan, self.data_rank, begin, round_number))
             begin += self.plan.global_batch
 
 
-def share_bounds(plan: Plan, data_rank: int, position: int, number: int) -> tuple[int, int]:
-    """The positions that a data-parallel rank takes of round `number` of the step that begins at `position`."""
-    begin, _ = round_bounds(position, plan.global_batch, plan.rounds, number)
+def share_bounds(plan: Plan, data_rank: int, position: int, round_number: int) -> tuple[int, int]:
+    """The positions [begin, end) that a data-parallel rank reads in one round of the step that begins at `position`."""
+    begin, _ = round_bounds(position, plan.global_batch, plan.rounds, round_number)
     first, last = plan.share(data_rank)
     return begin + first, begin + last
 
 
 class EvaluationBatches:
-    """Every sample once over all ranks, as many batches on each rank; where a rank has no sample left it gets a filler,
-    so that it can join the others' collectives. Can be gone through again and again."""
+    """This rank's micro-batches of an evaluation; it can be iterated over any number of times.
+
+    Over all ranks every sample occurs once. All ranks get the same number of micro-batches: a rank that has no sample
+    left gets filler batches, so that it can take part in the collectives.
+    """
 
     def __init__(self, reader: Reader, plan: Plan, data_rank: int, workers: int) -> None:
-        self._bounds = _Bounds(len(reader.dataset), plan.round_size, plan.share(data_rank))
-        self._batches = reader.open(self._bounds, workers)
+        self._shares = _EvaluationShares(len(reader.dataset), plan.round_size, plan.share(data_rank))
+        self._micro_batches = reader.open(self._shares, workers)
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for (begin, end), micro in zip(self._bounds.pairs(), self._batches, strict=True):
+        for (begin, end), micro in zip(self._shares.bounds(), self._micro_batches, strict=True):
             yield micro if begin < end else MicroBatch(micro.inputs, micro.target, samples=0)
 
 
 @dataclass(frozen=True)
-class _Bounds:
-    """A rank's part of each round of an evaluation, in proportion to its share."""
+class _EvaluationShares:
+    """The samples of this rank, one group per round of an evaluation, in proportion to its share of a training round.
+
+    A group that would be empty has sample 0 instead, as the content of a filler batch.
+    """
 
     size: int
+    """Samples in the dataset."""
     round_size: int
+    """Samples of one round, over all ranks."""
     share: tuple[int, int]
+    """This rank's part [begin, end) of a full round."""
 
-    def pairs(self) -> Iterator[tuple[int, int]]:
+    def bounds(self) -> Iterator[tuple[int, int]]:
+        """Indices [begin, end) of this rank's samples, for each round."""
         for begin in range(0, self.size, self.round_size):
             length = min(self.round_size, self.size - begin)
             first, last = (begin + length * edge // self.round_size for edge in self.share)
             yield first, last
 
     def __iter__(self) -> Iterator[list[Sample]]:
-        for begin, end in self.pairs():
+        for begin, end in self.bounds():
             yield [Sample(0, 0, index) for index in range(begin, end)] or [Sample(0, 0, 0)]
 
 
-def _checked(micro: MicroBatch | LoadFailure) -> MicroBatch:
+def _raise_if_failed(micro: MicroBatch | LoadFailure) -> MicroBatch:
     if isinstance(micro, LoadFailure):
         raise UserCodeError(micro.text)
     return micro
 
 
-def _as_it_is(micro: Any) -> Any:
+def _identity(micro: Any) -> Any:
     return micro
 
 
-def _become_worker(rank: int, _: int) -> None:
-    """The rank decides when to stop: a Ctrl-C that reaches its whole process group must not take its workers away, but
-    the rank's own end must."""
+def _init_worker(rank_pid: int, _: int) -> None:
+    """Let a worker process live exactly as long as its rank.
+
+    The rank decides when to stop. A Ctrl-C reaches the whole process group and must not end the workers; the end of the
+    rank must.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != rank:  # it died before it could be said
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != rank_pid:  # the rank ended before prctl was called
         os._exit(1)
     torch.set_num_threads(1)
     unpin_cores()

@@ -1,10 +1,11 @@
-"""The order of samples: position → (epoch, file, offset in the file), a pure function.
+"""The sample order: a pure function from a position to (epoch, file, offset in the file).
 
-Two levels. Each epoch puts the files in a keyed order and cuts that into windows of `window` files; the samples of a
-window are shuffled together by a keyed bijection. A reader thus holds at most one window of files open, and 10^13
-samples cost no more memory than ten. A map-style dataset is one file.
+The shuffle has two levels. Each epoch puts the files into a keyed pseudorandom order and splits that into windows of
+`window` files; the samples of one window are shuffled together by a keyed permutation. A reader therefore has at most
+one window of files open. A map-style dataset counts as one file.
 
-Memory is one number per file. Positions run on through the epochs: a step may end one pass and begin the next.
+Memory is one number per file, whatever the number of samples. Positions continue through the epochs: a step may contain
+the end of one pass over the data and the beginning of the next.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ Integers = NDArray[np.int64]
 
 
 class Sample(NamedTuple):
-    """Where a sample is found, and in which pass over the data it is asked for."""
+    """The location of a sample, and the epoch in which it is read."""
 
     epoch: int
     file: int
@@ -31,7 +32,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Samples:
-    """Several of them, kept as columns: they are made on every step and sent to the loader's processes."""
+    """Several samples, stored as columns: this is fast to compute for every step and to send to worker processes."""
 
     epochs: Integers
     files: Integers
@@ -45,68 +46,72 @@ class Samples:
 
 
 class Order:
-    """`Order([len(dataset)], seed=0).samples(0, 512)` are the first 512 samples."""
+    """The order of all samples: `Order([len(dataset)], seed=0).samples(0, 512)` returns the first 512."""
 
     def __init__(self, files: Sequence[int], seed: int, window: int = 1) -> None:
-        """`files`: how many samples each has. `window`: how many files are shuffled together."""
+        """`files`: number of samples in each file. `window`: number of files that are shuffled together."""
         self._files = np.asarray(files, dtype=np.int64)
         self._seed = seed
         self._window = window
         self.size = int(self._files.sum())
-        self._layouts: dict[int, _Layout] = {}
+        self._epoch_layouts: dict[int, _EpochLayout] = {}
         if self.size < 1:
-            raise OnecurveError("data: the dataset is empty (its length is 0)")
+            raise OnecurveError("data: the dataset is empty; its length must be at least 1, got 0")
         if self._files.min() < 0 or window < 1:
-            raise OnecurveError(f"data: a file of {self._files.min()} samples or a window of {window} files")
+            raise OnecurveError(
+                "data: a file must have at least 0 samples and a window at least 1 file, got a file of "
+                f"{self._files.min()} samples and a window of {window} files"
+            )
 
     def samples(self, begin: int, end: int) -> Samples:
         """The samples at positions begin … end-1."""
-        found: list[tuple[Integers, Integers, Integers]] = []
-        while begin < end or not found:
+        pieces: list[tuple[Integers, Integers, Integers]] = []
+        while begin < end or not pieces:
             epoch, offset = divmod(begin, self.size)
             layout = self._layout(epoch)
             window = int(np.searchsorted(layout.window_ends, offset, side="right"))
             window_begin = int(layout.window_ends[window - 1]) if window else 0
             window_end = int(layout.window_ends[window])
-            taken = min(end - begin, window_end - offset)
-            inside = np.arange(offset - window_begin, offset - window_begin + taken, dtype=np.uint64)
+            length = min(end - begin, window_end - offset)
+            in_window = np.arange(offset - window_begin, offset - window_begin + length, dtype=np.uint64)
             key = mix(self._seed, epoch, window, 1)
-            shuffled = permute(inside, window_end - window_begin, key).astype(np.int64)
-            found.append((np.full(taken, epoch), *self._locate(layout, window, window_begin, shuffled)))
-            begin += taken
-        return Samples(*map(np.concatenate, zip(*found, strict=True))) if len(found) > 1 else Samples(*found[0])
+            shuffled = permute(in_window, window_end - window_begin, key).astype(np.int64)
+            pieces.append((np.full(length, epoch), *self._locate(layout, window, window_begin, shuffled)))
+            begin += length
+        return Samples(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else Samples(*pieces[0])
 
     def _locate(
-        self, layout: "_Layout", window: int, window_begin: int, shuffled: Integers
+        self, layout: "_EpochLayout", window: int, window_begin: int, shuffled: Integers
     ) -> tuple[Integers, Integers]:
-        """The files of a window's samples, and where in them they are."""
-        first = window * self._window
-        ends = layout.file_ends[first : first + self._window] - window_begin
-        which = np.searchsorted(ends, shuffled, side="right")
+        """The file of each shuffled sample of a window, and the sample's offset in that file."""
+        first_file = window * self._window
+        ends = layout.file_ends[first_file : first_file + self._window] - window_begin
+        file_in_window = np.searchsorted(ends, shuffled, side="right")
         begins = np.concatenate(([0], ends[:-1]))
-        return layout.file_order[first + which], shuffled - begins[which]
+        return layout.file_order[first_file + file_in_window], shuffled - begins[file_in_window]
 
-    def _layout(self, epoch: int) -> "_Layout":
-        if epoch not in self._layouts:
+    def _layout(self, epoch: int) -> "_EpochLayout":
+        if epoch not in self._epoch_layouts:
             count = len(self._files)
             order = permute(np.arange(count, dtype=np.uint64), count, mix(self._seed, epoch, 0)).astype(np.int64)
             ends = np.cumsum(self._files[order])
-            last_of_window = np.minimum(np.arange(self._window, count + self._window, self._window), count) - 1
-            # A step may straddle two epochs; older ones are not asked for again.
-            self._layouts = {e: layout for e, layout in self._layouts.items() if abs(e - epoch) == 1}
-            self._layouts[epoch] = _Layout(order, ends, ends[last_of_window])
-        return self._layouts[epoch]
+            last_file_of_window = np.minimum(np.arange(self._window, count + self._window, self._window), count) - 1
+            # A step may contain samples of two epochs; layouts of older epochs are not needed again.
+            self._epoch_layouts = {e: layout for e, layout in self._epoch_layouts.items() if abs(e - epoch) == 1}
+            self._epoch_layouts[epoch] = _EpochLayout(order, ends, ends[last_file_of_window])
+        return self._epoch_layouts[epoch]
 
 
-class _Layout(NamedTuple):
-    """One epoch's files in their keyed order."""
+class _EpochLayout(NamedTuple):
+    """The files of one epoch in their shuffled order."""
 
     file_order: Integers
     file_ends: Integers
-    """Where each file ends, counted along the epoch."""
+    """End position of each file, counted in samples from the start of the epoch."""
     window_ends: Integers
+    """End position of each window, counted in the same way."""
 
 
-def round_bounds(position: int, global_batch: int, rounds: int, number: int) -> tuple[int, int]:
-    """The positions of round `number` of the step that begins at `position`."""
-    return position + number * global_batch // rounds, position + (number + 1) * global_batch // rounds
+def round_bounds(position: int, global_batch: int, rounds: int, round_number: int) -> tuple[int, int]:
+    """The positions [begin, end) of one round of the step that begins at `position`."""
+    return position + round_number * global_batch // rounds, position + (round_number + 1) * global_batch // rounds

@@ -1,4 +1,4 @@
-"""The job's dataset, opened, with its order."""
+"""The job's training dataset together with its sample order and the number of steps."""
 
 from dataclasses import dataclass
 
@@ -12,29 +12,30 @@ from onecurve.job.job import Dataset, Job
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The job's dataset, opened, with its order."""
+    """The job's training dataset, opened, with its sample order and the number of optimizer steps."""
 
     reader: Reader
     order: Order
     steps: int
 
     def batches(self, plan: Plan, data_rank: int, workers: int) -> TrainingBatches:
-        """A rank's batches, step by step."""
+        """The batches of one data-parallel rank, one per step, read by `workers` processes."""
         return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers)
 
     def micro(self, begin: int, end: int) -> MicroBatch:
-        """The samples at these positions as one micro-batch, read here and now."""
+        """Read the samples at positions begin … end-1 in this process, as one micro-batch."""
         return self.reader.batch(self.order.samples(begin, end))
 
 
 def open_data(job: Job) -> TrainingData:
+    """Build the job's training dataset and its sample order."""
     dataset = open_dataset(job.data, "data")
     order = Order([len(dataset)], job.seed)
     return TrainingData(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))
 
 
 def open_dataset(build: object, name: str) -> Dataset:
-    """Call the user's function; what it returns must have a length and be indexable."""
+    """Call the user's function `build`, which must return an object with a length and an index operator."""
     assert callable(build)
     try:
         dataset = build()
@@ -44,7 +45,8 @@ def open_dataset(build: object, name: str) -> Dataset:
         raise UserCodeError(f"Job: {name}() raised {type(error).__name__}: {error}") from error
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise OnecurveError(
-            f"Job: {name}() returned {type(dataset).__name__}; a map-style dataset is needed, with __len__ and "
-            "__getitem__ (iterable datasets have no order that could be kept)"
+            f"Job: {name}() must return a map-style dataset, with __len__ and __getitem__, got "
+            f"{type(dataset).__name__}; iterable datasets are not supported, because they have no sample order that "
+            "can be reproduced on other ranks"
         )
     return dataset  # type: ignore[no-any-return]

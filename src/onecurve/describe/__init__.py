@@ -1,5 +1,6 @@
-"""The nouns: plain frozen data that every room speaks (plan, mesh, cluster, record), and their strict text forms.
+"""The data types that all packages exchange: plan, mesh, cluster, profile, estimate, record. Frozen dataclasses.
 
-Knows nothing of torch and does no work. Start with plan.py; `convert.py` turns outside data into nouns and refuses
-whatever it does not know.
+This package knows the text, TOML and JSON forms of these types and rejects unknown keys and wrong types. It must not
+import torch or any other package of onecurve, and it computes no more than what follows from one value alone. Start
+reading with plan.py; convert.py does the conversion to and from plain data.
 """

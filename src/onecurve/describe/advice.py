@@ -1,4 +1,4 @@
-"""What the planner answers."""
+"""The planner's answer: the best plan, the alternatives, and why each of them lost."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from onecurve.describe.estimate import Estimate
 
 @dataclass(frozen=True)
 class RunnerUp:
-    """The best plan of another kind, and the one reason why it is not the best of all."""
+    """The best plan that uses another set of mesh axes, and the main reason why it lost."""
 
     estimate: Estimate
     reason: str
@@ -15,15 +15,17 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class Advice:
+    """The result of planning one job for one cluster."""
+
     script: str
     cluster: str
-    """In words."""
+    """Description of the cluster for a person, such as `2 hosts × 8 H100-80GB-SXM`."""
     parameters: int
     global_batch: int
     best: Estimate | None
-    """None where nothing fits."""
+    """The fastest plan that fits, or None if no plan fits."""
     runners_up: tuple[RunnerUp, ...]
     frontier: tuple[Estimate, ...]
-    """Beside the best: plans that take less memory, or less money, for more time; fastest first."""
+    """Slower plans that need less memory or cost less than the best one, fastest first."""
     hints: tuple[str, ...]
-    """What would make it fit, or faster."""
+    """Changes that would make the job fit or run faster, and reasons why some plans were excluded."""

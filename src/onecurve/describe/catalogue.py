@@ -1,4 +1,4 @@
-"""Devices by name, for clusters that one does not have yet."""
+"""Devices by name, so that a job can be planned for hardware that is not at hand. The data is in devices.toml."""
 
 import tomllib
 from functools import cache
@@ -9,40 +9,48 @@ from onecurve.describe.cluster import DeviceSpec, HostGroup, Link
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 
-_INSIDE, _BETWEEN = 3e-6, 8e-6
-"""Seconds before the first byte: NVLink-class links, and a network with remote memory access."""
+_INTRA_HOST_LATENCY, _INTER_HOST_LATENCY = 3e-6, 8e-6
+"""Seconds until the first byte arrives: over NVLink-class links, and over a network with RDMA."""
 
 
 def hosts_of(name: str, count: int, devices: int | None = None) -> HostGroup:
-    """So many hosts of a device in the catalogue; of those that a short name begins, the one with the most memory."""
-    entry = _entry(name)
-    full, known = entry
+    """Return `count` hosts with devices from the catalogue. A prefix of a name selects the match with the most memory.
+
+    `devices` is the number of devices per host; by default it comes from the catalogue.
+    """
+    full_name, entry = _entry(name)
     spec = DeviceSpec(
-        full,
-        "cuda",
-        known["memory"],
-        known["memory_bandwidth"],
-        known["flops"],
-        known["matmul_efficiency"],
-        known["attention_efficiency"],
+        name=full_name,
+        kind="cuda",
+        memory=entry["memory"],
+        memory_bandwidth=entry["memory_bandwidth"],
+        flops=entry["flops"],
+        matmul_efficiency=entry["matmul_efficiency"],
+        attention_efficiency=entry["attention_efficiency"],
     )
-    inside, network = Link(_INSIDE, known["intra_host_bandwidth"]), Link(_BETWEEN, known["inter_host_bandwidth"])
-    return HostGroup(spec, count, devices or known["devices_per_host"], 0, inside, network)
+    return HostGroup(
+        device=spec,
+        count=count,
+        devices_per_host=devices or entry["devices_per_host"],
+        cores_per_host=0,
+        intra_host=Link(_INTRA_HOST_LATENCY, entry["intra_host_bandwidth"]),
+        inter_host=Link(_INTER_HOST_LATENCY, entry["inter_host_bandwidth"]),
+    )
 
 
 def _entry(name: str) -> tuple[str, dict[str, Any]]:
-    known = _catalogue()
-    if name in known:
-        return name, known[name]
-    begins = [each for each in known if _plain(each).startswith(_plain(name))]
-    if not begins:
-        raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, known)})")
-    largest = max(begins, key=lambda each: known[each]["memory"])
-    return largest, known[largest]
+    catalogue = _catalogue()
+    if name in catalogue:
+        return name, catalogue[name]
+    matches = [full_name for full_name in catalogue if _normalized(full_name).startswith(_normalized(name))]
+    if not matches:
+        raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, catalogue)})")
+    largest = max(matches, key=lambda full_name: catalogue[full_name]["memory"])
+    return largest, catalogue[largest]
 
 
-def _plain(name: str) -> str:
-    """As people type it: `rtx4090`."""
+def _normalized(name: str) -> str:
+    """Lower case without spaces and dashes, as people type it: `rtx4090`."""
     return name.lower().replace(" ", "").replace("-", "")
 
 

@@ -1,116 +1,131 @@
-"""The machines: devices, the hosts they are in, the links between them."""
+"""The hardware: devices, the hosts that contain them, the links between them.
+
+Fields are the keys of cluster.toml. On CPU hosts a device is one core until `as_ranks` divides the cores among ranks.
+"""
 
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from onecurve.describe.arithmetic import between
+from onecurve.describe.arithmetic import interpolate
 from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
 
 
 @dataclass(frozen=True)
 class Link:
-    """Between neighbours."""
+    """A connection between neighbouring devices or hosts."""
 
     latency: float = 5e-6
-    """Seconds before the first byte arrives."""
+    """Seconds until the first byte arrives."""
     bandwidth: float = 100e9
-    """Bytes per second, each way, per device."""
+    """Bytes per second in each direction, per device."""
     overlap_penalty: float | None = None
-    """How much of what is sent beside computing is felt all the same, where that was measured."""
+    """Fraction of overlapped communication time that still slows compute, or None if it was not measured."""
     all_gather_factors: tuple[float, float] = (1.0, 1.0)
-    """How many times as long as half an all-reduce an all-gather takes, of few bytes and of many,"""
+    """Time of an all-gather relative to half an all-reduce of the same size: for small and for large messages."""
     reduce_scatter_factors: tuple[float, float] = (1.0, 1.0)
-    """and a reduce-scatter: libraries are not equally good at all of them."""
+    """Time of a reduce-scatter relative to half an all-reduce of the same size: for small and for large messages."""
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """What one device does: a GPU, or a CPU rank's cores."""
+    """The capabilities of one device: an accelerator, or the cores of one CPU rank."""
 
     name: str
     kind: str = "cpu"
-    """As torch names it: `cpu`, `cuda`, …"""
+    """Device type as torch names it: `cpu`, `cuda`, …"""
     memory: int = 0
+    """Bytes of memory."""
     memory_bandwidth: float = 1.0
-    """Bytes per second, of its memory."""
+    """Bytes of memory traffic per second."""
     flops: dict[str, float] = field(default_factory=dict)
-    """Peak per second, by precision."""
+    """Peak FLOPs per second by precision."""
     matmul_efficiency: float = 0.8
-    """The part of the peak that large matrix products reach."""
+    """Fraction of the peak that large matrix products reach."""
     attention_efficiency: float = 0.5
-    """The part of the peak that fused attention reaches."""
+    """Fraction of the peak that fused attention reaches."""
     matmul_rates: dict[str, dict[str, float]] = field(default_factory=dict)
-    """What square matrix products were measured to reach: precision → number of rows → FLOPs per second."""
+    """Measured speed of square matrix products: precision → number of rows → FLOPs per second."""
     op_seconds: float = 0.0
-    """Seconds that the smallest operation takes, where the host computes itself."""
+    """Seconds of the smallest operation on a CPU; 0 for accelerators, whose operations the host launches in advance."""
 
     def __post_init__(self) -> None:
         rates = [self.memory_bandwidth, self.matmul_efficiency, self.attention_efficiency, *self.flops.values()]
-        rates += [rate for known in self.matmul_rates.values() for rate in known.values()]
+        rates += [rate for by_rows in self.matmul_rates.values() for rate in by_rows.values()]
         if not all(0 < rate < float("inf") for rate in rates) or self.memory < 0 or self.op_seconds < 0:
-            raise OnecurveError(f"device {self.name}: rates are above 0, memory and times not below 0")
-        if not all(size.isdigit() for known in self.matmul_rates.values() for size in known):
-            raise OnecurveError(f"device {self.name}: its rates are by numbers of rows, such as 512")
+            raise OnecurveError(
+                f"device {self.name}: rates and efficiencies must be finite and above 0; memory and op_seconds must be "
+                "at least 0"
+            )
+        if not all(rows.isdigit() for by_rows in self.matmul_rates.values() for rows in by_rows):
+            raise OnecurveError(f"device {self.name}: the keys of matmul_rates must be numbers of rows, such as 512")
 
     def peak(self, precision: str) -> float:
-        found = self.flops.get(precision) or self.flops.get("fp32")
-        if not found:
-            raise OnecurveError(f"device {self.name}: no rate is known for {precision}; add it to the cluster file")
-        return found
+        """Return the peak FLOPs per second in a precision; without an entry for it, the peak in fp32."""
+        peak = self.flops.get(precision) or self.flops.get("fp32")
+        if not peak:
+            raise OnecurveError(
+                f"device {self.name}: no FLOPs per second for {precision}; add them to the cluster file"
+            )
+        return peak
 
     def speed(self, precision: str, flops: float = 0.0) -> float:
-        """What products reach: of so many FLOPs each, where that was measured, or large ones."""
+        """Return the FLOPs per second that matrix products of `flops` FLOPs each reach.
+
+        With `flops` = 0, or if no speeds were measured, return the speed of large products.
+        """
         measured = self.matmul_rates.get(precision)
         if not measured:
             return self.peak(precision) * self.matmul_efficiency
-        sizes = sorted((float(size), rate) for size, rate in measured.items())
+        points = sorted((float(rows), rate) for rows, rate in measured.items())
         if not flops:
-            return sizes[-1][1]
-        return between(sizes, (flops / 2) ** (1 / 3))
+            return points[-1][1]
+        return interpolate(points, (flops / 2) ** (1 / 3))
 
 
 @dataclass(frozen=True)
 class CoreSplit:
-    """A CPU host's cores in groups of `threads`, each group a rank, all at work."""
+    """Measured speed of one rank when a CPU host's cores are split into ranks of `threads` cores, all busy."""
 
     threads: int
     matmul_speedup: float
-    """How many times as fast as one core alone a rank multiplies,"""
+    """Speed of matrix products, as a multiple of one core's on an idle host."""
     memory_speedup: float
-    """moves bytes,"""
+    """Memory bandwidth, as a multiple of one core's on an idle host."""
     op_slowdown: float
-    """and how many times as long its smallest operation takes."""
+    """Time of the smallest operation, as a multiple of one core's on an idle host."""
 
 
 @dataclass(frozen=True)
 class HostGroup:
-    """Machines that are alike."""
+    """A number of identical hosts."""
 
     device: DeviceSpec
     count: int = 1
+    """Number of hosts."""
     devices_per_host: int = 1
-    """In each."""
     cores_per_host: int = 1
     intra_host: Link = field(default_factory=Link)
-    """Between the devices of one host."""
+    """Link between the devices of one host."""
     inter_host: Link = field(default_factory=Link)
-    """Between hosts: each device's part of it."""
+    """Link between hosts, per device."""
     price_per_hour: float | None = None
-    """Of one device for an hour; of a CPU host, all of it."""
+    """Price per device-hour (per host-hour on CPU), or None if unknown."""
     core_splits: tuple[CoreSplit, ...] = ()
-    """Of a CPU host, whose `device` is one core, alone."""
+    """Measured splits of a CPU host's cores; `device` then describes one core of an idle host."""
     rank_overhead_bytes: float = 4e9
-    """Bytes that a rank takes before it holds anything: the driver's context, buffers of collectives, what the
-    allocator cannot use."""
+    """Bytes that a rank uses besides its tensors: driver context, communication buffers, allocator fragmentation."""
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.devices_per_host < 1 or self.cores_per_host < 0:
             raise OnecurveError(
-                f"cluster: {self.count} hosts × {self.devices_per_host} {self.device.name}; at least 1 is needed"
+                f"cluster: count = {self.count}, devices_per_host = {self.devices_per_host} and cores_per_host = "
+                f"{self.cores_per_host} for {self.device.name}; the first two must be at least 1, the last at least 0"
             )
 
     @property
     def total(self) -> int:
+        """Number of devices in all hosts."""
         return self.count * self.devices_per_host
 
     @property
@@ -118,74 +133,79 @@ class HostGroup:
         return self.device.kind
 
     def as_ranks(self, ranks: int) -> "HostGroup":
-        """With so many ranks on each: a CPU host's cores are dealt out to them."""
+        """Return the group with `ranks` ranks per CPU host, which share its cores; accelerators are unchanged."""
         if self.kind != "cpu":
             return self
         threads = max(1, self.cores_per_host // ranks)
-        known = [each for each in self.core_splits if each.threads <= threads]
-        split = max(known, key=lambda each: each.threads) if known else CoreSplit(threads, threads, threads, 1.0)
+        splits = [split for split in self.core_splits if split.threads <= threads]
+        split = max(splits, key=lambda split: split.threads) if splits else CoreSplit(threads, threads, threads, 1.0)
         device = replace(
             self.device,
             memory=self.device.memory // ranks,
             memory_bandwidth=self.device.memory_bandwidth * split.memory_speedup,
             flops={name: rate * split.matmul_speedup for name, rate in self.device.flops.items()},
             matmul_rates={
-                name: {size: rate * split.matmul_speedup for size, rate in known.items()}
-                for name, known in self.device.matmul_rates.items()
+                name: {rows: rate * split.matmul_speedup for rows, rate in by_rows.items()}
+                for name, by_rows in self.device.matmul_rates.items()
             },
             op_seconds=self.device.op_seconds * split.op_slowdown,
         )
-        network = replace(
-            self.inter_host, bandwidth=self.inter_host.bandwidth / ranks
-        )  # was measured by one of them alone
+        # The bandwidth was measured with one rank per host; now all ranks of the host share it.
+        network = replace(self.inter_host, bandwidth=self.inter_host.bandwidth / ranks)
         return replace(self, device=device, devices_per_host=ranks, cores_per_host=threads, inter_host=network)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a job may use."""
+    """The hardware that a job may use."""
+
+    file_version: ClassVar[int] = 1
 
     groups: tuple[HostGroup, ...]
     constants: Constants = field(default_factory=Constants)
 
     def __post_init__(self) -> None:
         if len({group.kind for group in self.groups}) != 1:
-            raise OnecurveError("cluster: it needs hosts whose devices are of one kind, in [[groups]]")
+            raise OnecurveError(
+                "cluster: needs at least one entry in [[groups]], with devices of one kind in all of them"
+            )
 
     @staticmethod
     def of(kind: str, devices: int, memory: int, cores: int) -> "Cluster":
-        """One host whose devices' rates are not known. `memory`: of one accelerator, or of the whole CPU host."""
-        return Cluster((HostGroup(DeviceSpec(kind, kind, memory), 1, devices, cores),))
+        """Return a cluster of one host with unknown speeds. `memory` is per accelerator, or of the entire CPU host."""
+        device = DeviceSpec(name=kind, kind=kind, memory=memory)
+        return Cluster((HostGroup(device=device, count=1, devices_per_host=devices, cores_per_host=cores),))
 
     @property
     def device_kind(self) -> str:
-        """Kind of device, as torch names it: `cpu`, `cuda`, …"""
+        """Device type as torch names it: `cpu`, `cuda`, …"""
         return self.groups[0].device.kind
 
     @property
     def devices(self) -> int:
-        """How many of them; on a CPU host its cores, since every rank takes a group of cores."""
+        """Number of devices; on CPU hosts the number of cores, since a rank uses one or more cores."""
         return sum(group.total for group in self.groups)
 
     @property
     def ranks_per_host(self) -> int:
-        """Ranks that can be in one host, on any of them."""
+        """Largest number of ranks that fits on every host."""
         return min(group.cores_per_host if group.kind == "cpu" else group.devices_per_host for group in self.groups)
 
     @property
     def memory(self) -> int:
-        """Bytes of the smallest accelerator, or of the whole CPU host, whose ranks share it."""
+        """Bytes of the smallest accelerator, or of the smallest CPU host, whose ranks share its memory."""
         return min(group.device.memory for group in self.groups)
 
     @property
     def cores(self) -> int:
+        """CPU cores per host of the first group."""
         return self.groups[0].cores_per_host
 
     def as_ranks(self, ranks: int) -> tuple[HostGroup, ...]:
-        """The groups with so many ranks dealt out to them: a CPU host's cores are shared by as many ranks as it is
-        given, the same on every host."""
+        """Return the groups with `ranks` ranks distributed over all hosts, the same number on every CPU host."""
         hosts = sum(group.count for group in self.groups)
         return tuple(group.as_ranks(max(1, -(-ranks // hosts))) for group in self.groups)
 
     def memory_per_rank(self, ranks: int) -> int:
+        """Return the bytes available to each of `ranks` ranks; on CPU they share the memory of one host."""
         return self.memory // ranks if self.device_kind == "cpu" else self.memory

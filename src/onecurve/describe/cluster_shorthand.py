@@ -1,4 +1,4 @@
-"""A cluster by its short name: `2x8xH100` is two hosts of eight, `4xA100+4xV100` one host of each."""
+"""The short form of a cluster: `2x8xH100` is two hosts of eight devices, `4xA100+4xV100` is one host of each kind."""
 
 import re
 
@@ -8,31 +8,35 @@ from onecurve.describe.errors import OnecurveError
 
 
 def parse_cluster(text: str) -> Cluster:
+    """Parse the short form. `16xH100` gives as many full hosts as 16 devices need; `4xH100` is one host with four."""
     return Cluster(tuple(_hosts(part.strip()) for part in text.split("+")))
 
 
 def _hosts(text: str) -> HostGroup:
     match = re.fullmatch(r"(?:(\d+)\s*[x×])?(?:(\d+)\s*[x×])?\s*(.+)", text)
     if match is None or not match[3]:
-        raise OnecurveError(f"cluster {text!r}: cannot be read; write it like 2x8xH100: hosts × devices × name")
+        raise OnecurveError(
+            f"cluster {text!r}: cannot be read; write HOSTSxDEVICESxNAME, for example 2x8xH100 or 8xA100"
+        )
     outer, inner, name = match.groups()
     if "0" in (outer, inner):
-        raise OnecurveError(f"cluster {text!r}: it has no devices")
+        raise OnecurveError(f"cluster {text!r}: has no devices; every count must be at least 1")
     if outer is not None and inner is not None:
         return hosts_of(name, int(outer), int(inner))
     devices = int(outer or 1)
-    whole = hosts_of(name, 1).devices_per_host
-    if devices <= whole:
+    per_host = hosts_of(name, 1).devices_per_host
+    if devices <= per_host:
         return hosts_of(name, 1, devices)
-    if devices % whole:
+    if devices % per_host:
         raise OnecurveError(
-            f"cluster {text!r}: {devices} devices are not whole hosts of {whole}; write hosts × devices × name"
+            f"cluster {text!r}: {devices} devices do not fill hosts of {per_host}; use a multiple of {per_host}, or "
+            "write HOSTSxDEVICESxNAME"
         )
-    return hosts_of(name, devices // whole)
+    return hosts_of(name, devices // per_host)
 
 
 def cluster_text(cluster: Cluster) -> str:
-    """`2 hosts × 8 H100-80GB-SXM`"""
+    """Return a description for a person: `2 hosts × 8 H100-80GB-SXM`."""
     return " + ".join(map(_text, cluster.groups))
 
 

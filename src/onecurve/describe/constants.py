@@ -1,48 +1,57 @@
-"""What no data sheet says. Fitted to published measurements by benchmarks/fit.py, which prints them; none belongs to
-one source or one device. From `cut` on they are onecurve's own engine's, and what its runs have taught."""
+"""Constants of the performance model that no data sheet states.
+
+The defaults up to `round_overhead_seconds` are fitted to published measurements by benchmarks/fit.py, which prints
+them; none of them belongs to a single source or device. The constants from `dtensor_dispatch_factor` on describe
+onecurve's own engine; measure/ has values for CPU hosts. `error` and `calibration` are updated after finished runs.
+"""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Constants:
+    """Efficiencies, overheads and correction factors of one cluster."""
+
     matmul_efficiency: float = 1.0
-    """What the products of a model reach of what large products alone reach."""
+    """Speed of a model's matrix products, as a fraction of what large matrix products reach in isolation."""
     attention_efficiency: float = 0.99
-    """What the attention of a model reaches of what fused attention alone reaches."""
+    """Speed of a model's attention, as a fraction of what fused attention reaches in isolation."""
     memory_efficiency: float = 0.865
-    """What operations reach of the memory's bandwidth."""
+    """Fraction of the memory bandwidth that operations reach."""
     op_launch_seconds: float = 17.2e-6
-    """Seconds that the host takes to start one operation."""
+    """Seconds that the host needs to launch one operation."""
     collective_launch_ops: float = 2.4
-    """How many operations' time it takes the host to start a collective."""
+    """Host time to launch one collective, as a multiple of the time to launch an operation."""
     intra_host_efficiency: float = 0.775
-    """What collectives reach of the links inside a host."""
+    """Fraction of the intra-host link bandwidth that collectives reach."""
     inter_host_efficiency: float = 0.349
-    """What they reach of the network."""
+    """Fraction of the network bandwidth that collectives reach."""
     overlap_penalty: float = 0.433
-    """How much of what is sent beside computing is felt all the same: both use the same cores and memory."""
+    """Fraction of overlapped communication time that still slows compute: both use the same cores and memory."""
     step_overhead_seconds: float = 1.3e-3
-    """Seconds of a step that belong to nothing else: reading outcomes, the loop itself."""
+    """Fixed seconds per step: reading results, the training loop itself."""
     round_overhead_seconds: float = 3.1e-3
-    """The same of a round."""
+    """Fixed seconds per gradient-accumulation round."""
     dtensor_dispatch_factor: float = 1.0
-    """How many times as long as others an operation on distributed tensors takes to start."""
+    """Time to launch an operation on DTensors, as a multiple of the time for plain tensors."""
     step_overhead_ops: float = 0.0
-    """How many operations' time a step takes the host that computes itself, beside its rounds."""
+    """Host time per step outside its rounds, in multiples of the smallest operation (CPU only)."""
     round_overhead_ops: float = 0.0
-    """The same of a round, beside the model."""
+    """Host time per round outside the model, in multiples of the smallest operation (CPU only)."""
     fsdp_ops_per_parameter: float = 0.0
-    """How many operations' time it takes the host to gather or scatter one parameter, beside what is sent."""
+    """Host time to all-gather or reduce-scatter one parameter, in multiples of the smallest operation; excludes the
+    communication itself (CPU only)."""
     split_backward_factor: float = 1.0
-    """How many times as long as others an operation of a backward takes to start that runs in halves."""
+    """Time to launch a backward operation when backward is split into input and weight gradients (zero-bubble), as a
+    multiple of the time in an ordinary backward."""
     full_recompute_factor: float = 1.0
-    """How many times as long as others an operation takes to start whose outcome is forgotten, to be computed again."""
+    """Time to launch an operation under full activation checkpointing, as a multiple of the time without it."""
     selective_recompute_factor: float = 1.0
-    """How many times as long as others an operation takes to start that is watched, to keep or forget what it gives."""
+    """Time to launch an operation under selective activation checkpointing, as a multiple of the time without it."""
     error: float = 0.15
-    """Nine of ten published steps lie within this part of what is predicted: benchmarks/published_runs.py."""
+    """Relative error that nine of ten predictions stay within; the default is for published runs
+    (benchmarks/published_runs.py)."""
     calibration: float = 1.0
-    """How many times as long as predicted the steps of finished runs took."""
+    """Measured over predicted step time, averaged over finished runs; predictions are multiplied by it."""
     calibration_runs: int = 0
-    """How many of them there were."""
+    """Number of finished runs that `calibration` is based on."""

@@ -1,4 +1,8 @@
-"""Plain data in, nouns out, and back. Strict: an unknown key is an error that names the nearest known one."""
+"""Conversion between dataclasses and plain data (TOML, JSON, command-line words).
+
+Reading is strict: an unknown key is an error that names the nearest known key. A dataclass that is the content of a
+file has a class variable `file_version`; the file then begins with `version`, and a newer version is refused.
+"""
 
 import dataclasses
 import difflib
@@ -14,24 +18,25 @@ from onecurve.describe.errors import OnecurveError
 
 T = TypeVar("T")
 
-_LARGEST_TOML = 1 << 20
+_MAX_TOML_BYTES = 1 << 20
+_VERSION = "version"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'shard'?`, or the list of what is known when nothing is near."""
+    """Return `did you mean 'shard'?`, or the list of known words if none is similar."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    similar = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if similar:
+        return f"did you mean {similar[0]!r}?"
     return f"known: {', '.join(known)}" if known else "none is known"
 
 
 def from_plain(kind: type[T], plain: object, where: str, *, lax: bool = False) -> T:
-    """Build `kind` from dicts, lists and scalars; `where` names the source in errors.
+    """Build `kind` from dicts, lists and scalars. `where` names the source in error messages.
 
-    `lax` also reads numbers and booleans from text, as command-line arguments need.
+    With `lax`, numbers and booleans are also read from text, which command-line arguments need.
     """
-    _refuse_unknown(kind, plain, where)
+    _refuse_unknown_keys(kind, plain, where)
     try:
         return msgspec.convert(plain, kind, strict=not lax)
     except msgspec.ValidationError as error:
@@ -41,40 +46,53 @@ def from_plain(kind: type[T], plain: object, where: str, *, lax: bool = False) -
 
 
 def to_plain(noun: object) -> Any:
+    """Convert dataclasses, tuples and mappings to dicts, lists and scalars."""
     return msgspec.to_builtins(noun)
 
 
 def to_json(noun: object) -> str:
-    """One line of JSON. A number that is not finite becomes null, since JSON has no word for it."""
+    """Return one line of JSON. NaN and infinity become null, because JSON cannot express them."""
     return msgspec.json.encode(noun).decode()
 
 
 def from_json(kind: type[T], raw: bytes, where: str) -> T:
-    """The inverse of `to_json`, as strict as `from_plain`."""
-    try:
-        plain = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise OnecurveError(f"{where}: not valid JSON: {error}") from None
+    """Read what `to_json` wrote, as strictly as `from_plain`."""
+    return from_plain(kind, _decode_json(raw, where), where)
+
+
+def to_document(noun: object) -> dict[str, Any]:
+    """Return the plain content of a file: its version, then the fields of the dataclass."""
+    return {_VERSION: _file_version(type(noun)), **to_plain(noun)}
+
+
+def from_document(kind: type[T], plain: object, where: str) -> T:
+    """Read the plain content of a file. A missing version, as in a file written by hand, means the current one."""
+    if isinstance(plain, dict) and _VERSION in plain:
+        supported = _file_version(kind)
+        version = plain[_VERSION]
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise OnecurveError(f"{where}: version = {version!r}; it must be a whole number of at least 1")
+        if version > supported:
+            raise OnecurveError(
+                f"{where}: the file has version {version}, but this onecurve reads versions up to {supported}; upgrade "
+                "onecurve, or write the file again with this one"
+            )
+        plain = {key: value for key, value in plain.items() if key != _VERSION}
     return from_plain(kind, plain, where)
 
 
+def read_json(kind: type[T], path: Path) -> T:
+    """Read a JSON file that `to_document` made."""
+    return from_document(kind, _decode_json(path.read_bytes(), str(path)), str(path))
+
+
 def read_toml(kind: type[T], path: Path) -> T:
+    """Read a TOML file that may have been written by hand or by somebody else."""
     try:
-        plain = tomllib.loads(_read_small(path))
+        plain = tomllib.loads(_read_small_file(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise OnecurveError(f"{path}: not valid TOML: {error}") from None
-    return from_plain(kind, plain, str(path))
-
-
-def _read_small(path: Path) -> str:
-    """Of a file that somebody else may have written: no pipe that never ends, no more than such files have."""
-    if path.is_dir():
-        raise OnecurveError(f"{path}: is a folder, a TOML file is needed")
-    if not path.exists():
-        raise OnecurveError(f"{path}: no such file")
-    if not path.is_file() or path.stat().st_size > _LARGEST_TOML:
-        raise OnecurveError(f"{path}: not a file of at most {_LARGEST_TOML} bytes")
-    return path.read_text(encoding="utf-8")
+    return from_document(kind, plain, str(path))
 
 
 def write_toml(noun: object, path: Path) -> None:
@@ -82,20 +100,43 @@ def write_toml(noun: object, path: Path) -> None:
 
 
 def to_toml(noun: object) -> str:
-    """TOML has no word for None: what is so is left out."""
-    return tomli_w.dumps(_without_none(to_plain(noun)))
+    """Return the content of a TOML file. Fields that are None are left out, because TOML cannot express None."""
+    return tomli_w.dumps(_without_none(noun if isinstance(noun, dict) else to_document(noun)))
+
+
+def _file_version(kind: Any) -> int:
+    version: int = kind.file_version
+    return version
+
+
+def _decode_json(raw: bytes, where: str) -> object:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise OnecurveError(f"{where}: not valid JSON: {error}") from None
+
+
+def _read_small_file(path: Path) -> str:
+    """Read a file that somebody else may have written: refuse pipes, which never end, and oversized files."""
+    if path.is_dir():
+        raise OnecurveError(f"{path}: is a folder; a TOML file is needed")
+    if not path.exists():
+        raise OnecurveError(f"{path}: no such file")
+    if not path.is_file() or path.stat().st_size > _MAX_TOML_BYTES:
+        raise OnecurveError(f"{path}: not a regular file of at most {_MAX_TOML_BYTES:,} bytes")
+    return path.read_text(encoding="utf-8")
 
 
 def _without_none(plain: Any) -> Any:
     if isinstance(plain, dict):
         return {name: _without_none(value) for name, value in plain.items() if value is not None}
-    return [_without_none(each) for each in plain] if isinstance(plain, list | tuple) else plain
+    return [_without_none(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
 
-def _refuse_unknown(kind: Any, plain: object, where: str) -> None:
+def _refuse_unknown_keys(kind: Any, plain: object, where: str) -> None:
     if get_origin(kind) is tuple and isinstance(plain, list):
-        for each in plain:
-            _refuse_unknown(get_args(kind)[0], each, where)
+        for item in plain:
+            _refuse_unknown_keys(get_args(kind)[0], item, where)
     if not (dataclasses.is_dataclass(kind) and isinstance(plain, dict)):
         return
     hints = get_type_hints(kind)
@@ -106,13 +147,13 @@ def _refuse_unknown(kind: Any, plain: object, where: str) -> None:
         choices = get_args(hints[key]) if get_origin(hints[key]) is Literal else ()
         if choices and value not in choices:
             raise OnecurveError(f"{where}: {key} = {value!r} (known: {', '.join(map(str, choices))})")
-        _refuse_unknown(hints[key], value, f"{where}: [{key}]")
+        _refuse_unknown_keys(hints[key], value, f"{where}: [{key}]")
 
 
 def _readable(message: str) -> str:
     """`Expected `int`, got `str` - at `$.mesh.shard`` → `mesh.shard: expected int, got str`."""
-    what, _, place = message.partition(" - at ")
+    what, _, location = message.partition(" - at ")
     what = what.replace("`", "")
     what = what[:1].lower() + what[1:]
-    place = place.strip("`").removeprefix("$").removeprefix(".")
-    return f"{place}: {what}" if place else what
+    location = location.strip("`").removeprefix("$").removeprefix(".")
+    return f"{location}: {what}" if location else what

@@ -1,4 +1,4 @@
-"""What a job costs at a few points, from which predict/ tells what it costs at any other."""
+"""The costs of a job, measured at a few points from which predict/ extrapolates to any plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,61 +8,64 @@ from onecurve.describe.profile import Profile
 
 
 @dataclass(frozen=True)
-class Trace:
-    """The model computed in one precision."""
+class CostTrace:
+    """Profiles of the model in one precision."""
 
     small: Profile
     large: Profile
-    """The same of twice as many samples."""
+    """Profile of a micro-batch with twice as many samples as `small`."""
     tensor2: Mapping[bool, Profile] = field(default_factory=dict)
-    """Of as many samples, what one of two tensor ranks does; by whether the sequence is cut between them too."""
+    """Profile of one rank at tensor=2 with the samples of `large`, keyed by sequence parallelism (True or False)."""
 
 
-Weight = tuple[float, float]
-"""FLOPs and bytes."""
+BlockWeight = tuple[float, float]
+"""Compute cost (FLOPs or relative time) and memory in bytes."""
 
 
 @dataclass(frozen=True)
 class BlockChain:
-    """The blocks in the order in which they run: what pipeline stages can be made of."""
+    """The blocks in the order in which they run, with their costs. Pipeline stages are consecutive parts of it."""
 
-    blocks: tuple[Weight, ...] = ()
-    first: Weight = (0.0, 0.0)
-    """What the first stage has beside its blocks: embeddings."""
-    last: Weight = (0.0, 0.0)
-    """The head, the loss."""
+    blocks: tuple[BlockWeight, ...] = ()
+    first: BlockWeight = (0.0, 0.0)
+    """Additional cost of the first stage: the embeddings."""
+    last: BlockWeight = (0.0, 0.0)
+    """Additional cost of the last stage: the head and the loss."""
     kinds: tuple[int, ...] = ()
-    """Which of the profile's blocks each of them is like; empty where the model could not be profiled."""
+    """For each block, the index of its kind in `Profile.blocks`; empty if the model could not be profiled."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One micro-batch of the model, as it ran on a device of the cluster that had nothing else to do."""
+    """Measured time of one micro-batch of the model on an otherwise idle device of the cluster."""
 
     precision: Precision
     threads: int
     samples: int
     forward: float
+    """Seconds of the forward pass."""
     backward: float
-    """Seconds."""
+    """Seconds of the backward pass."""
 
 
 @dataclass(frozen=True)
-class Costs:
-    traces: Mapping[Precision, Trace]
+class JobCosts:
+    """All that the planner knows about a job."""
+
+    traces: Mapping[Precision, CostTrace]
     global_batch: int
     steps: int
     block_chain: BlockChain = field(default_factory=BlockChain)
     tensor_degrees: tuple[int, ...] = ()
-    """Over how many tensor ranks it can be cut, beside 1."""
+    """Supported tensor-parallel degrees above 1."""
     layouts: Mapping[str, str] = field(default_factory=dict)
-    """How."""
+    """Tensor-parallel layouts of the parameters: name pattern → layout in text form."""
     read_seconds_per_sample: float = 0.0
-    """Seconds that a sample takes to be read; 0 where that is not known."""
+    """Seconds to read one sample; 0 if unknown."""
     single_round: bool = False
-    """Whether the numbers depend on how many rounds a step has, as batch norm's do: then it has one."""
+    """True if results depend on the number of rounds per step, as batch norm's do; every step then has one round."""
     needs_full_parameters: bool = False
-    """Whether the optimizer may need whole parameters: then nothing is cut or sharded."""
+    """True if the optimizer may need unsharded parameters; `shard` and `tensor` are then excluded."""
     timings: tuple[Timing, ...] = ()
     refused_axes: Mapping[str, str] = field(default_factory=dict)
-    """Why it cannot be split along an axis."""
+    """Axes along which the model cannot be split, each with the reason."""

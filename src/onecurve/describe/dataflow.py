@@ -1,36 +1,41 @@
-"""What flows between the blocks of a model: where a pipeline can be cut, and what then crosses the cut."""
+"""The data flow between the blocks of a model: which tensors and modules each pipeline stage needs."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
+class BlockOutput(NamedTuple):
     """One of the tensors that a block returns."""
 
     block: int
+    """Index of the block in `Dataflow.blocks`."""
     tensor: int
+    """Index among the tensors that the block returns."""
 
 
 @dataclass(frozen=True)
 class Dataflow:
-    """Blocks are in the order in which the model calls them. A consumer is a block, or, last, the model's output."""
+    """The blocks in the order in which the model calls them, and what each of them depends on.
+
+    A consumer is a block or the model's output; the output is the last consumer.
+    """
 
     blocks: tuple[str, ...]
     units: tuple[str, ...]
-    """Modules beside the blocks that hold parameters or buffers: embeddings, the last norm, the head."""
-    sources: tuple[tuple[Source, ...], ...]
-    """Of what blocks' tensors each consumer is made."""
+    """Modules outside the blocks that own parameters or buffers: embeddings, the final norm, the head."""
+    sources: tuple[tuple[BlockOutput, ...], ...]
+    """For each consumer, the block outputs that its input is computed from."""
     used: tuple[frozenset[str], ...]
-    """Which units each consumer needs, directly or by way of other computation outside the blocks."""
-    opened: frozenset[str] = frozenset()
-    """Units whose parameters the model uses without calling them."""
+    """For each consumer, the units that it depends on, directly or through computation outside the blocks."""
+    units_used_without_call: frozenset[str] = frozenset()
+    """Units whose parameters the model uses without calling the unit."""
 
-    def crossing(self, end: int) -> tuple[Source, ...]:
-        """What blocks before `end` have made and consumers from there on need."""
-        needed = {source for consumer in self.sources[end:] for source in consumer}
-        return tuple(sorted(source for source in needed if source.block < end))
+    def tensors_crossing(self, end: int) -> tuple[BlockOutput, ...]:
+        """Return the outputs of blocks before `end` that consumers from `end` on need."""
+        outputs = {output for consumer in self.sources[end:] for output in consumer}
+        return tuple(sorted(output for output in outputs if output.block < end))
 
-    def needed(self, begin: int, end: int) -> frozenset[str]:
-        """The units that a stage of these blocks needs; the last stage also makes the model's output."""
+    def units_needed(self, begin: int, end: int) -> frozenset[str]:
+        """Return the units that a stage of blocks [begin, end) needs; the last stage also computes the output."""
         last = end + 1 if end == len(self.blocks) else end
         return frozenset().union(*self.used[begin:last])

@@ -1,31 +1,32 @@
-"""What the software that runs a plan does, as far as the plan does not say."""
+"""Properties of the training software that the plan does not state."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Engine:
-    """onecurve's own by default. Published measurements are of other software, which is described by the same words."""
+    """The defaults describe onecurve. Other values describe the software behind published measurements."""
 
     efficiency: float = 1.0
-    """How fast it is beside the others, all else being said. The only number that belongs to one software."""
+    """Overall speed relative to other software after all other fields; the only fitted number for one software."""
     gradient_bytes: float = 4
-    """Per element, when gradients are summed over copies."""
+    """Bytes per element when gradients are reduced over data-parallel ranks."""
     all_gather_bytes: float = 4
-    """Per element, when sharded parameters are gathered."""
+    """Bytes per element when sharded parameters are all-gathered."""
     overlaps: bool = True
-    """Whether gradients are summed while backward goes on."""
+    """True if gradient reduction overlaps with backward."""
     update_bytes: float = 28
-    """Moved per element by the update: Adam in fp32 reads weight, gradient and two moments, and writes three."""
+    """Bytes that the optimizer update moves per element: Adam in fp32 reads weight, gradient and two moments, and
+    writes three of them."""
     weight_bytes: float = 4
-    """Kept per element: weights,"""
+    """Bytes of memory per element for weights."""
     stored_gradient_bytes: float = 4
-    """gradients,"""
+    """Bytes of memory per element for gradients."""
     optimizer_state_bytes: float = 8
-    """and what the optimizer keeps."""
+    """Bytes of memory per element for optimizer state."""
     shards_optimizer_state: bool = False
-    """Whether copies along `replicate` share the optimizer's state between them (ZeRO 1)."""
+    """True if optimizer state is sharded over the `replicate` axis (ZeRO-1)."""
     keeps_gathered_copy: bool = True
-    """Whether gathered parameters lie beside the shards, as fully_shard keeps them."""
+    """True if all-gathered parameters are stored in addition to the shards, as `fully_shard` does."""
     recomputes_attention: bool = False
-    """Whether selective recomputation computes attention again, or keeps it with the products."""
+    """True if selective recomputation repeats attention; False if it saves attention and matmul outputs."""

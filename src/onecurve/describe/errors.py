@@ -1,4 +1,4 @@
-"""What goes wrong for reasons a user can mend. The message names the thing, the value, the limit and the mend."""
+"""Errors that a user can fix. Their message names the thing, the value, the limit and the fix."""
 
 import traceback
 from pathlib import Path
@@ -8,29 +8,30 @@ _PACKAGE = str(Path(__file__).parent.parent)
 
 
 class OnecurveError(Exception):
-    """An error of the user's input or environment: shown as its message alone, without a traceback."""
+    """An error in the user's input or environment. Only its message is shown, without a traceback."""
 
 
 class UserCodeError(OnecurveError):
-    """The user's own code (a dataset, a loss, a constructor) raised: shown with the traceback of the cause."""
+    """The user's own code (a dataset, a loss, a constructor) raised. It is shown with the traceback of the cause."""
 
 
 def full_text(error: BaseException) -> str:
-    """What a person needs to see of an error: its message, and a traceback where code has to be looked at."""
+    """Return the text to show for an error: its message, plus a traceback if code has to be inspected."""
     if isinstance(error, UserCodeError) and error.__cause__ is not None:
-        return f"{error}\n\n{_from_their_code_on(error.__cause__)}"
+        return f"{error}\n\n{_traceback_of_user_code(error.__cause__)}"
     if isinstance(error, OnecurveError):
         return str(error)
     return "".join(traceback.format_exception(error)).rstrip()
 
 
-def _from_their_code_on(error: BaseException) -> str:
-    """The traceback from the first frame that is not ours."""
+def _traceback_of_user_code(error: BaseException) -> str:
+    """Format the traceback without the leading frames that belong to this package."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None and _is_ours(trace):
+    while trace is not None and trace.tb_next is not None and is_own_frame(trace):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
 
-def _is_ours(trace: TracebackType) -> bool:
+def is_own_frame(trace: TracebackType) -> bool:
+    """True if the frame is code of this package, not the user's or a library's."""
     return trace.tb_frame.f_code.co_filename.startswith(_PACKAGE)

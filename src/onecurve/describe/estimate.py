@@ -1,4 +1,4 @@
-"""What a plan is predicted to take, term by term."""
+"""The predicted time, memory and price of a plan."""
 
 from dataclasses import dataclass
 
@@ -7,34 +7,38 @@ from onecurve.describe.plan import Plan
 
 @dataclass(frozen=True)
 class Estimate:
+    """The prediction for one plan on one cluster."""
+
     plan: Plan
     seconds: dict[str, float]
-    """Of a step, by cause."""
+    """Seconds of a step by cause, such as `forward` or `bubble`; they add up to the step time."""
     memory: dict[str, float]
-    """Bytes of the fullest rank, by component."""
-    available: float
-    """Bytes that a rank may take."""
+    """Bytes of the rank that needs the most memory, by component."""
+    available_bytes: float
+    """Bytes that a rank may use."""
     utilization: float
-    """The model's own products, over what the devices could compute in that time."""
+    """Model FLOPs utilization: the model's own FLOPs, as a fraction of the devices' peak in the step time."""
     steps: int
     error: float
-    """Nine of ten steps were measured within this part of what was predicted."""
+    """Relative error of the step time that nine of ten predictions stay within."""
     hourly: float | None = None
-    """What an hour of all that the plan takes costs."""
+    """Price of all devices of the plan per hour, or None if unknown."""
     threads: int = 0
-    """Cores of each rank, where ranks compute on cores."""
+    """CPU cores per rank; 0 for accelerators."""
 
     @property
     def step(self) -> float:
+        """Seconds of a step."""
         return sum(self.seconds.values())
 
     @property
-    def used(self) -> float:
+    def memory_bytes(self) -> float:
+        """Total bytes of the rank that needs the most memory."""
         return sum(self.memory.values())
 
     @property
     def fits(self) -> bool:
-        return self.used <= self.available
+        return self.memory_bytes <= self.available_bytes
 
     @property
     def devices(self) -> int:
@@ -42,8 +46,10 @@ class Estimate:
 
     @property
     def hours(self) -> float:
+        """Duration of the whole run."""
         return self.step * self.steps / 3600
 
     @property
     def money(self) -> float | None:
+        """Price of the whole run, or None if unknown."""
         return None if self.hourly is None else self.hourly * self.hours

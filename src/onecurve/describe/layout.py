@@ -1,7 +1,8 @@
-"""How one parameter lies along the tensor axis.
+"""How one parameter is split along the tensor axis.
 
-Its text form stands in a plan's table of layouts: `dim 0` is cut into equal pieces along dimension 0; `dim 0 in 3
-parts` first into three parts and each of these along the axis, as a weight that makes q, k and v at once needs it.
+The text form is used in a plan's table of layouts. `dim 0` splits dimension 0 into equal chunks, one per rank.
+`dim 0 in 3 parts` first divides the dimension into three parts and then splits each part over the ranks, as a fused
+query-key-value weight needs it.
 """
 
 import re
@@ -12,7 +13,7 @@ from onecurve.describe.errors import OnecurveError
 
 @dataclass(frozen=True)
 class Layout:
-    """A parameter that no layout is given for is whole on every rank."""
+    """The split of one parameter. A parameter without a layout is replicated along the tensor axis."""
 
     dim: int
     parts: int = 1
@@ -22,16 +23,18 @@ class Layout:
 
     @staticmethod
     def parse(text: str) -> "Layout":
+        """Parse the text form."""
         match = re.fullmatch(r"dim (\d+)(?: in (\d+) parts)?", text.strip())
         if not match or match[2] == "0":
-            raise OnecurveError(f"layout {text!r}: cannot be read; it reads like 'dim 0' or 'dim 0 in 3 parts'")
+            raise OnecurveError(f"layout {text!r}: cannot be read; write it like 'dim 0' or 'dim 0 in 3 parts'")
         return Layout(int(match[1]), int(match[2] or 1))
 
-    def runs(self, length: int, place: int, degree: int) -> list[tuple[int, int]]:
-        """The stretches [begin, end) of the dimension that rank `place` of `degree` holds, in its order."""
+    def runs(self, length: int, rank: int, degree: int) -> list[tuple[int, int]]:
+        """Return the ranges [begin, end) of a dimension of size `length` that tensor rank `rank` of `degree` owns."""
         part = length // self.parts
-        local_tensor = part // degree
-        return [(n * part + place * local_tensor, n * part + (place + 1) * local_tensor) for n in range(self.parts)]
+        chunk = part // degree
+        return [(n * part + rank * chunk, n * part + (rank + 1) * chunk) for n in range(self.parts)]
 
     def divides(self, shape: tuple[int, ...], degree: int) -> bool:
+        """Return True if a tensor of this shape can be split evenly over `degree` ranks."""
         return self.dim < len(shape) and shape[self.dim] % (self.parts * degree) == 0

@@ -1,12 +1,12 @@
 """The plan: plain data that says how a job runs on a cluster.
 
-Its short text form round-trips, ones and defaults omitted: `replicate2·shard2 mb4×8 bf16`, uneven shares as
-`mb(6,2)×8`, options behind: `zero2 reduce=round recompute=full compile`.
+A plan has a short text form that round-trips. It omits axes of degree 1 and default options:
+`replicate2·shard2 mb4×8 bf16`. Uneven shares read `mb(6,2)×8`. Options follow: `zero2 reduce=round compile`.
 """
 
 import re
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from onecurve.describe.convert import from_plain, nearest
 from onecurve.describe.errors import OnecurveError
@@ -22,39 +22,43 @@ Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
 
 @dataclass(frozen=True)
 class Plan:
-    """Obeyed by apply/ to the letter; a person may edit it."""
+    """How a job is split over ranks. apply/ follows it exactly; a person may edit it."""
+
+    file_version: ClassVar[int] = 1
 
     mesh: Mesh = field(default_factory=Mesh)
     micro_batch: int | tuple[int, ...] = 1
-    """Samples that a data-parallel rank takes per round; a tuple where the shares are uneven."""
+    """Samples per data-parallel rank and round; one number per rank if the shares are uneven."""
     rounds: int = 1
+    """Gradient-accumulation rounds per step."""
     precision: Precision = "fp32"
-    """What is computed in; weights, gradients' sums and optimizer state stay in fp32 under bf16 and fp16."""
+    """Compute precision. Under bf16 and fp16 the weights, gradient sums and optimizer state stay in fp32."""
     reduce: Reduce = "step"
-    """When gradients are summed over the ranks. After every round is slower, but without it a sharded plan keeps whole
-    gradients between rounds."""
+    """When gradients are reduced over the ranks: once per step, or after every round. A sharded plan with several
+    rounds keeps unsharded gradients between rounds unless it reduces after every round."""
     sharding: Sharding = "zero3"
-    """Whether a block's parameters are given up after forward and gathered again for backward (zero3), or kept."""
+    """zero3: a block's parameters are freed after forward and all-gathered again for backward. zero2: they stay."""
     recompute: Recompute = "none"
-    """What is computed again in backward instead of kept: nothing, all but products and attention, or all."""
+    """Activation checkpointing per block: none; selective (matrix products and attention are saved, the rest is
+    recomputed); full (only the block's input is saved)."""
     compile: bool = False
-    """torch.compile, block by block."""
+    """True to apply torch.compile to each block."""
     compress: Compress = "none"
-    """What gradients are sent in. Changes the numbers."""
+    """dtype in which gradients are communicated. Anything but `none` changes the numbers."""
     channels_last: bool = False
-    """Images in memory with channels innermost, which convolutions often like better."""
+    """True to store images in the channels_last memory format."""
     threads: int = 0
-    """Cores of a CPU rank; 0 is its equal part of the host's."""
+    """Cores per CPU rank; 0 divides the host's cores evenly."""
     schedule: Schedule = "1f1b"
-    """In which order the pipeline's stages take the rounds, forward and backward."""
+    """Pipeline schedule."""
     sequence: bool = False
-    """Activations between the blocks cut along the sequence over the tensor axis, instead of whole on each rank."""
+    """Sequence parallelism: activations between blocks are sharded along the sequence over the tensor axis."""
     layouts: dict[str, str] = field(default_factory=dict)
-    """How parameters lie along the tensor axis: a pattern of names → a layout. Not part of the short form; where it is
-    empty it is derived from the model."""
+    """Layout of each parameter along the tensor axis: name pattern → layout. Not part of the short form; derived from
+    the model if empty."""
     stages: tuple[int, ...] = field(default_factory=tuple)
-    """How many blocks each pipeline stage has; stage s is on pipeline rank s modulo `pipeline`. Not part of the short
-    form; where it is empty it is derived from the model."""
+    """Number of blocks in each pipeline stage; stage s runs on pipeline rank s modulo `pipeline`. Not part of the short
+    form; derived from the model if empty."""
 
     def __post_init__(self) -> None:
         if isinstance(self.micro_batch, tuple):
@@ -67,21 +71,24 @@ class Plan:
                 object.__setattr__(self, "micro_batch", self.micro_batch[0])
         smallest = min(self.micro_batch) if isinstance(self.micro_batch, tuple) else self.micro_batch
         if smallest < 1:
-            raise OnecurveError(f"plan: a share of {smallest} samples; every rank takes at least 1 per round")
+            raise OnecurveError(
+                f"plan: a share of {smallest} samples; every data-parallel rank needs at least 1 per round"
+            )
         if self.rounds < 1:
-            raise OnecurveError(f"plan: rounds = {self.rounds}, at least 1 is needed")
+            raise OnecurveError(f"plan: rounds = {self.rounds}; it must be at least 1")
         if self.threads < 0:
-            raise OnecurveError(f"plan: threads = {self.threads}, 0 (an equal part of the cores) or more is needed")
+            raise OnecurveError(f"plan: threads = {self.threads}; it must be 0 (divide the cores evenly) or more")
 
     def replace_unchecked(self, **changes: Any) -> "Plan":
-        """With these changes, not validated: a search makes a hundred thousand of them, and replace() takes ten times
-        as long."""
-        made = object.__new__(Plan)
-        made.__dict__.update(self.__dict__, **changes)
-        return made
+        """Return a copy with these changes, without validation. The search makes hundreds of thousands of plans, and
+        dataclasses.replace() takes ten times as long."""
+        plan = object.__new__(Plan)
+        plan.__dict__.update(self.__dict__, **changes)
+        return plan
 
     @property
     def round_size(self) -> int:
+        """Samples per round, over all data-parallel ranks."""
         if isinstance(self.micro_batch, tuple):
             return sum(self.micro_batch)
         return self.micro_batch * self.mesh.data
@@ -91,7 +98,7 @@ class Plan:
         return self.round_size * self.rounds
 
     def share(self, data_rank: int) -> tuple[int, int]:
-        """The positions [begin, end) within each round that this data-parallel rank takes."""
+        """Return the positions [begin, end) within each round that belong to this data-parallel rank."""
         if isinstance(self.micro_batch, tuple):
             begin = sum(self.micro_batch[:data_rank])
             return begin, begin + self.micro_batch[data_rank]
@@ -105,7 +112,7 @@ class Plan:
 
     @property
     def changes_numerics(self) -> bool:
-        """Whether the plan asks for other numbers than one device would compute in fp32."""
+        """True if the plan asks for other numbers than one device computes in fp32."""
         return self.precision in ("bf16", "fp16") or self.compress != "none"
 
     def __str__(self) -> str:
@@ -124,26 +131,26 @@ class Plan:
 
     @staticmethod
     def parse(text: str) -> "Plan":
-        """Read the short text form. A plain `x` may stand for `×` and a `.` or `*` for `·`."""
+        """Read the short text form. `x` may replace `×`, and `.` or `*` may replace `·`."""
         degrees: dict[str, int] = {}
-        found: dict[str, Any] = {}
+        fields_given: dict[str, Any] = {}
         for word in text.split():
             if match := re.fullmatch(r"mb(\d+|\(\d+(?:,\d+)*\))(?:[×x](\d+))?", word):
-                found |= {"micro_batch": _shares(match[1]), "rounds": int(match[2] or 1)}
+                fields_given |= {"micro_batch": _shares(match[1]), "rounds": int(match[2] or 1)}
             elif word in get_args(Precision):
-                found["precision"] = word
+                fields_given["precision"] = word
             elif (option := _read_option(word)) is not None:
-                found |= option
+                fields_given |= option
             else:
                 degrees |= _degrees(word, text)
-        if "micro_batch" not in found:
-            raise OnecurveError(f"plan {text!r}: no micro-batch; add mbN×ROUNDS, for example mb8×2")
-        return from_plain(Plan, {"mesh": degrees, **found}, f"plan {text!r}")
+        if "micro_batch" not in fields_given:
+            raise OnecurveError(f"plan {text!r}: the micro-batch is missing; add mbN×ROUNDS, for example mb8×2")
+        return from_plain(Plan, {"mesh": degrees, **fields_given}, f"plan {text!r}")
 
 
-_OPTIONS: dict[str, Any] = {each.name: each.default for each in fields(Plan) if each.default is not MISSING}
-for _named_otherwise in ("micro_batch", "rounds", "precision"):
-    del _OPTIONS[_named_otherwise]
+_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Plan) if option.default is not MISSING}
+for _own_syntax in ("micro_batch", "rounds", "precision"):
+    del _OPTIONS[_own_syntax]
 
 
 def _option_word(name: str, value: Any) -> str:
@@ -167,17 +174,17 @@ def _read_option(word: str) -> dict[str, Any] | None:
 
 
 def default_plan(global_batch: int, ranks: int) -> Plan:
-    """Every rank holds a whole copy and takes an equal share, in one round: what a user would start with."""
+    """Return the plan of plain data parallelism: a replica on every rank, equal shares, one round."""
     if ranks > global_batch:
         raise OnecurveError(
-            f"global_batch = {global_batch} cannot be split over {ranks} ranks; use at most {global_batch} ranks, "
-            "or a larger global_batch"
+            f"global_batch = {global_batch} cannot be split over {ranks} ranks; use at most {global_batch} ranks or a "
+            "larger global_batch"
         )
     return Plan(Mesh(replicate=ranks), split_evenly(global_batch, ranks))
 
 
 def split_evenly(total: int, parts: int) -> tuple[int, ...]:
-    """Shares that differ by at most one, the larger ones first."""
+    """Return shares that differ by at most one, the larger ones first."""
     small, larger = divmod(total, parts)
     return tuple(small + 1 if part < larger else small for part in range(parts))
 
@@ -194,12 +201,12 @@ def _degrees(word: str, text: str) -> dict[str, int]:
         match = re.fullmatch(r"([a-z_]+)(\d+)", item)
         if not match:
             raise OnecurveError(
-                f"plan {text!r}: cannot read {item!r}; a plan reads like 'replicate2·shard2 mb4×8 fp32'"
+                f"plan {text!r}: cannot read {item!r}; a plan looks like 'replicate2·shard2 mb4×8 fp32'"
             )
         axis, degree = match[1], int(match[2])
         if axis not in AXES:
             raise OnecurveError(f"plan {text!r}: unknown axis {axis!r} ({nearest(axis, AXES)})")
         if axis in degrees:
-            raise OnecurveError(f"plan {text!r}: the axis {axis!r} stands twice")
+            raise OnecurveError(f"plan {text!r}: the axis {axis!r} appears twice")
         degrees[axis] = degree
     return degrees

@@ -1,4 +1,4 @@
-"""Whether a plan can be obeyed: by this job, on this cluster, by what is built. A refusal says the mend."""
+"""Validation of a plan against the job, the cluster and the features of this version. Every error names the fix."""
 
 from dataclasses import replace
 
@@ -6,100 +6,114 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, split_evenly
 
-BUILT_AXES = ("pipeline", "replicate", "shard", "tensor")
+SUPPORTED_AXES = ("pipeline", "replicate", "shard", "tensor")
 
 
 def validate(plan: Plan, global_batch: int, cluster: Cluster) -> None:
-    """Refuse a plan that this job on this cluster cannot obey, with the mend."""
+    """Raise OnecurveError if this job cannot run the plan on this cluster."""
     for axis, degree in plan.mesh.degrees.items():
-        if degree > 1 and axis not in BUILT_AXES:
+        if degree > 1 and axis not in SUPPORTED_AXES:
             raise OnecurveError(
-                f"plan {plan}: the axis {axis!r} is not built yet; this version runs {' and '.join(BUILT_AXES)}"
+                f"plan {plan}: the axis {axis!r} is not supported by this version; use "
+                f"{', '.join(SUPPORTED_AXES[:-1])} or {SUPPORTED_AXES[-1]} instead"
             )
-    _refuse_senseless(plan, cluster)
-    _refuse_impossible_pipeline(plan)
+    _check_options(plan, cluster)
+    _check_pipeline(plan)
     if plan.global_batch != global_batch:
         raise OnecurveError(
-            f"plan {plan}: its shares make {plan.round_size} samples × {plan.rounds} rounds = {plan.global_batch} a "
-            f"step, but the job's global_batch is {global_batch} ({_fitting(plan, global_batch)})"
+            f"plan {plan}: {plan.round_size} samples × {plan.rounds} rounds = {plan.global_batch} samples per step, "
+            f"but the job's global_batch is {global_batch} ({_suggestion(plan, global_batch)})"
         )
     if cluster.device_kind != "cpu" and plan.mesh.size > cluster.devices:
         raise OnecurveError(
-            f"plan {plan}: needs {plan.mesh.size} devices, here are {cluster.devices} of kind {cluster.device_kind}; "
-            "make the axes smaller"
+            f"plan {plan}: needs {plan.mesh.size} devices, but the cluster has {cluster.devices} of kind "
+            f"{cluster.device_kind}; reduce the degrees of the axes"
         )
 
 
-def _refuse_senseless(plan: Plan, cluster: Cluster) -> None:
-    """An option that would do nothing is a mistake."""
+def _check_options(plan: Plan, cluster: Cluster) -> None:
+    """Reject options that exclude each other. An option without effect is rejected too: it is probably a mistake."""
     if plan.sharding == "zero2" and plan.mesh.shard == 1:
-        raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or leave zero2 out")
+        raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or remove zero2")
     if plan.compile and plan.mesh.tensor > 1:
-        raise OnecurveError(f"plan {plan}: torch cannot compile blocks that are cut along 'tensor'; leave compile out")
+        raise OnecurveError(
+            f"plan {plan}: torch.compile does not support blocks that are split along 'tensor'; remove compile"
+        )
     if plan.sequence and plan.mesh.tensor == 1:
-        raise OnecurveError(f"plan {plan}: sequence without the axis 'tensor'; add tensor2 or more, or leave it out")
+        raise OnecurveError(f"plan {plan}: sequence without the axis 'tensor'; add tensor2 or more, or remove sequence")
     if plan.compress != "none" and plan.mesh.data == 1:
-        raise OnecurveError(f"plan {plan}: compress={plan.compress}, but one rank sends no gradients; leave it out")
+        raise OnecurveError(
+            f"plan {plan}: compress={plan.compress}, but a single data-parallel rank sends no gradients; remove it"
+        )
     if plan.threads and cluster.device_kind != "cpu":
         raise OnecurveError(
-            f"plan {plan}: threads are for CPU ranks, this host has {cluster.device_kind}; leave them out"
+            f"plan {plan}: threads={plan.threads} applies to CPU ranks only, but the devices are "
+            f"{cluster.device_kind}; remove threads"
         )
 
 
-def _refuse_impossible_pipeline(plan: Plan) -> None:
+def _check_pipeline(plan: Plan) -> None:
+    """Reject numbers of stages and rounds that the schedule does not support."""
     pipeline, rounds, stages = plan.mesh.pipeline, plan.rounds, plan.stage_count
     if pipeline == 1:
         if plan.schedule != "1f1b" or plan.stages:
-            what = f"schedule={plan.schedule}" if plan.schedule != "1f1b" else "stages"
+            option = f"schedule={plan.schedule}" if plan.schedule != "1f1b" else "stages"
             raise OnecurveError(
-                f"plan {plan}: {what} without the axis 'pipeline'; add pipeline2 or more, or leave it out"
+                f"plan {plan}: {option} without the axis 'pipeline'; add pipeline2 or more, or remove {option}"
             )
         return
     if stages % pipeline:
         raise OnecurveError(
-            f"plan {plan}: {stages} stages over {pipeline} pipeline ranks; give each as many as the others"
+            f"plan {plan}: {stages} stages cannot be divided evenly over {pipeline} pipeline ranks; use a multiple of "
+            f"{pipeline}"
         )
     if plan.schedule in ("gpipe", "1f1b") and stages != pipeline:
         raise OnecurveError(
-            f"plan {plan}: {plan.schedule} has one stage per rank, the plan {stages} for {pipeline}; use "
-            "schedule=interleaved, or one stage per rank"
+            f"plan {plan}: {plan.schedule} needs one stage per pipeline rank, but the plan has {stages} stages for "
+            f"{pipeline} ranks; use schedule=interleaved, or {pipeline} stages"
         )
     if plan.schedule == "1f1b" and rounds < pipeline:
         raise OnecurveError(
-            f"plan {plan}: 1f1b keeps every stage busy with a round of its own, so {pipeline} stages need {pipeline} "
-            f"rounds or more, the plan has {rounds}; use more rounds, or schedule=gpipe"
+            f"plan {plan}: 1f1b with {pipeline} stages needs at least {pipeline} rounds, but the plan has {rounds}; "
+            "use more rounds, or schedule=gpipe"
         )
     if plan.schedule in ("interleaved", "zero-bubble") and rounds % max(1, rounds // pipeline):
         raise OnecurveError(
-            f"plan {plan}: {plan.schedule} takes rounds in groups of about {pipeline}, {rounds} cannot be grouped so; "
-            f"use a multiple of {pipeline}"
+            f"plan {plan}: {plan.schedule} runs rounds in equal groups of about {pipeline}, but {rounds} rounds cannot "
+            f"be grouped like that; use a multiple of {pipeline}"
         )
     if plan.schedule == "zero-bubble":
-        _refuse_halved_backward(plan)
+        _check_split_backward(plan)
 
 
-def _refuse_halved_backward(plan: Plan) -> None:
-    """zero-bubble runs a backward in halves, weights later: in between, parameters must stay as they are."""
+def _check_split_backward(plan: Plan) -> None:
+    """Reject options that zero-bubble does not support.
+
+    It computes the weight gradients later than the input gradients, and parameters must not be resharded in between.
+    """
     if plan.mesh.data > 1 and ((plan.sharding == "zero3" and plan.mesh.shard > 1) or plan.reduce == "round"):
         raise OnecurveError(
-            f"plan {plan}: zero-bubble needs parameters that stay gathered until the step's end: add zero2, and leave "
-            "reduce=round out; or use another schedule"
+            f"plan {plan}: zero-bubble needs parameters that stay gathered until the end of the step; add zero2 and "
+            "remove reduce=round, or use another schedule"
         )
     if plan.compile:
-        raise OnecurveError(f"plan {plan}: torch cannot halve the backward of compiled blocks; use another schedule")
+        raise OnecurveError(
+            f"plan {plan}: zero-bubble cannot split the backward of compiled blocks; remove compile, or use another "
+            "schedule"
+        )
     if plan.recompute != "none":
         raise OnecurveError(
-            f"plan {plan}: zero-bubble runs backward in halves, each of which would recompute; leave recompute out, or "
-            "use another schedule"
+            f"plan {plan}: zero-bubble splits backward into two parts, each of which would recompute the forward; "
+            f"remove recompute={plan.recompute}, or use another schedule"
         )
 
 
-def _fitting(plan: Plan, global_batch: int) -> str:
-    round_size, rest = divmod(global_batch, plan.rounds)
-    if rest:
+def _suggestion(plan: Plan, global_batch: int) -> str:
+    round_size, remainder = divmod(global_batch, plan.rounds)
+    if remainder:
         divisors = [r for r in range(1, min(global_batch, 64) + 1) if global_batch % r == 0]
-        return f"rounds must divide it: try {', '.join(map(str, divisors))}"
+        return f"rounds must divide global_batch: try {', '.join(map(str, divisors))}"
     if round_size < plan.mesh.data:
-        return f"a round of {round_size} cannot feed {plan.mesh.data} data-parallel ranks: use fewer rounds or ranks"
+        return f"{round_size} samples per round for {plan.mesh.data} data-parallel ranks: use fewer rounds or ranks"
     shares = split_evenly(round_size, plan.mesh.data)
     return f"try {replace(plan, micro_batch=shares)}"

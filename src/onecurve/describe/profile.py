@@ -1,4 +1,4 @@
-"""What a model's parts cost, as measure/ traces it and predict/ prices it."""
+"""Compute, memory and communication costs of a model's modules: measure/ traces them, predict/ turns them into time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,40 +6,40 @@ from typing import Literal
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 FlopKind = Literal["matrix", "attention", "convolution"]
-When = Literal["forward", "backward"]
+Direction = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One exchange between the ranks of an axis."""
+    """One collective operation between the ranks of an axis."""
 
     kind: CollectiveKind
     size: int
-    """Bytes of the whole tensor: what every rank has afterwards (all_gather) or before (the others)."""
-    when: When
+    """Bytes of the full tensor: each rank's output of an all-gather, each rank's input of the other kinds."""
+    when: Direction
     axis: str = "tensor"
 
 
 @dataclass(frozen=True)
-class Load:
-    """What one rank computes."""
+class ComputeLoad:
+    """The computation of one rank in one direction."""
 
     flops: Mapping[FlopKind, int] = field(default_factory=dict)
-    """Two for each product that is added up; attention is counted in full, also where a mask leaves out half."""
+    """FLOPs by kind; a multiply-add counts as two. Attention is counted without regard to a causal mask."""
     bytes_moved: int = 0
     """Bytes that operations read and write."""
     operations: int = 0
-    """How many there are: each takes the host some time to start."""
+    """Number of operations; the host needs time to launch each of them."""
     matmuls: int = 0
-    """How many of them have FLOPs."""
+    """Number of operations that have FLOPs."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank does for one micro-batch, forward and backward."""
+    """The computation and communication of one rank for one micro-batch."""
 
-    forward: Load = field(default_factory=Load)
-    backward: Load = field(default_factory=Load)
+    forward: ComputeLoad = field(default_factory=ComputeLoad)
+    backward: ComputeLoad = field(default_factory=ComputeLoad)
     collectives: tuple[Collective, ...] = ()
 
     @property
@@ -49,43 +49,47 @@ class Work:
 
 @dataclass(frozen=True)
 class ModuleProfile:
-    """One module of the model, or, where `names` is empty, all that the model does outside its blocks."""
+    """The costs of one block, or of everything outside the blocks if `names` is empty."""
 
     names: tuple[str, ...]
-    """Blocks that are alike, each of which costs this."""
+    """Names of the identical blocks; the profile describes each of them, not their sum."""
     parameters: int
-    """Elements, ties once."""
+    """Number of parameter elements; tied parameters count once."""
     trainable: int
+    """Number of elements that require gradients."""
     parameter_bytes: int
     trainable_bytes: int
     work: Work
     activation_bytes: int
-    """Bytes of activations kept for backward, what it is given among them."""
+    """Bytes of activations saved for backward, including the module's input."""
     input_bytes: int
-    """Bytes of the activation it is given: what a block keeps that recomputes all else."""
+    """Bytes of the module's input: what full recomputation saves."""
     matmul_output_bytes: int = 0
-    """Bytes that its products give: what a block keeps beside that which recomputes all but them."""
+    """Bytes of the outputs of matrix products and attention: what selective recomputation saves besides the input."""
     tensor_count: int = 0
-    """How many its parameters are."""
+    """Number of parameter tensors."""
 
     @property
     def count(self) -> int:
+        """Number of identical modules; 1 for everything outside the blocks."""
         return max(1, len(self.names))
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a micro-batch of so many samples costs on one device."""
+    """The costs of one micro-batch of `samples` samples on one device."""
 
     samples: int
     blocks: tuple[ModuleProfile, ...]
+    """One entry per kind of block."""
     outside: ModuleProfile
+    """Everything outside the blocks."""
     shared_activation_bytes: int
-    """Bytes of activations that several blocks keep together, such as tables of positions."""
+    """Bytes of activations that several blocks share, such as position tables."""
     optimizer_tensors: int
-    """Of the size of the trained parameters; 0 where that is not known."""
+    """Number of optimizer state tensors per trainable parameter, each of its size; 0 if unknown."""
     order: tuple[int, ...] = ()
-    """Which of the blocks each one is like, as they follow each other; empty where that is not known."""
+    """For each block in execution order, the index of its kind in `blocks`; empty if unknown."""
 
     @property
     def modules(self) -> tuple[ModuleProfile, ...]:
@@ -93,19 +97,19 @@ class Profile:
 
     @property
     def parameters(self) -> int:
-        return sum(each.parameters * each.count for each in self.modules)
+        return sum(module.parameters * module.count for module in self.modules)
 
     @property
     def optimizer_bytes(self) -> int:
-        return self.optimizer_tensors * sum(each.trainable_bytes * each.count for each in self.modules)
+        return self.optimizer_tensors * sum(module.trainable_bytes * module.count for module in self.modules)
 
     @property
     def activation_bytes(self) -> int:
-        return self.shared_activation_bytes + sum(each.activation_bytes * each.count for each in self.modules)
+        return self.shared_activation_bytes + sum(module.activation_bytes * module.count for module in self.modules)
 
     @property
     def flops(self) -> int:
-        return sum(each.work.flops * each.count for each in self.modules)
+        return sum(module.work.flops * module.count for module in self.modules)
 
     def forward_flops(self, kind: FlopKind) -> int:
-        return sum(each.work.forward.flops.get(kind, 0) * each.count for each in self.modules)
+        return sum(module.work.forward.flops.get(kind, 0) * module.count for module in self.modules)

@@ -1,55 +1,73 @@
-"""What was measured: one line of JSON per step or event, each rank in a file of its own."""
+"""Records of a run: one line of JSON per step or event. Each rank writes its own file."""
 
 from dataclasses import dataclass, field
+
+RECORD_VERSION = 1
+"""Version of the record format; a file of records begins with a StartRecord, which carries it."""
 
 
 @dataclass(frozen=True)
 class StartRecord:
+    """Written when a process begins or resumes a run."""
+
     plan: str
+    """Short text form of the plan."""
     ranks: int
     device: str
+    """Kind of device, as torch names it."""
     parameters: int
     steps: int
+    """Steps of the whole run."""
     predicted: dict[str, float] = field(default_factory=dict)
-    """Seconds of a step by cause, where the run was planned here."""
+    """Predicted seconds of a step by cause; empty if the run was not planned by `onecurve run`."""
+    version: int = RECORD_VERSION
     kind: str = "start"
 
 
 @dataclass(frozen=True)
 class StepRecord:
+    """Written after each optimizer step."""
+
     step: int
+    """Counted from 0."""
     loss: float
-    """Mean over the whole global batch, the same on all ranks."""
+    """Mean over the whole global batch; equal on all ranks."""
     count: float
-    """What the mean was taken over: samples, or the true count that the loss reported (tokens)."""
+    """The denominator of that mean: samples, or the count that the loss returned (tokens, for example)."""
     gradient_norm: float
-    """Of the whole mean gradient, before clipping."""
+    """L2 norm of the mean gradient of the whole model, before clipping."""
     lr: float
     loss_scale: float
-    """1 but for fp16."""
+    """1 except under fp16."""
     samples: int
-    """Position in the data after this step: samples consumed since the start."""
+    """Samples consumed since the start of the run, this step included."""
     skipped: bool
-    """True where the loss or a gradient was not finite: the samples are consumed, nothing else changes."""
+    """True if the loss or a gradient was not finite: the samples are consumed, but the weights are not updated."""
     seconds: dict[str, float]
-    """By cause; they add up to the time since the step before."""
+    """Seconds by cause. They add up to the time since the previous step ended."""
     kind: str = "step"
 
 
 @dataclass(frozen=True)
 class EvaluationRecord:
+    """Written after each evaluation."""
+
     step: int
+    """The step after which the model was evaluated, counted from 0."""
     loss: float
     metrics: dict[str, float]
     samples: int
+    """Samples evaluated, over all ranks."""
     seconds: float
     kind: str = "evaluation"
 
 
 @dataclass(frozen=True)
 class EventRecord:
+    """Anything else worth knowing about a run."""
+
     event: str
-    """A word: `warning`, `stopped`."""
+    """One of `warning`, `resumed`, `saved`, `stopped`."""
     text: str
     kind: str = "event"
 

@@ -1,44 +1,49 @@
-"""What a launcher asks of the ranks it starts: one request per verb, passed as JSON."""
+"""What a launcher asks of the ranks that it starts: one request per verb, passed as JSON."""
 
 from dataclasses import dataclass, field
 
-from onecurve.describe.plan import Precision
+from onecurve.describe.plan import Plan, Precision
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What the launcher hands to every rank."""
+    """`onecurve run`."""
 
     script: str
     arguments: tuple[str, ...]
-    plan: str
+    plan: Plan | None
+    """None: replicate the model on every rank of the world."""
     out: str
     fresh: bool
     quiet: bool
     tensorboard: bool
     predicted: dict[str, float] = field(default_factory=dict)
-    """Seconds of a step by cause, where the run was planned here."""
+    """Predicted seconds of a step by cause; empty if the run was not planned by this command."""
+    verbose: bool = False
     result: str = ""
-    """Where rank 0 leaves the summary for the launcher."""
+    """File in which rank 0 leaves the summary for the launcher."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckRequest:
-    """What the launcher hands to every rank."""
+    """`onecurve check`."""
 
     script: str
     arguments: tuple[str, ...]
-    plans: tuple[str, ...]
+    plans: tuple[Plan, ...]
+    """Empty: the matrix of plans for worlds of up to `ranks`."""
     ranks: int
     steps: int
     precision: Precision
-    result: str
     quiet: bool
+    verbose: bool = False
+    result: str = ""
+    """File in which rank 0 leaves the result for the launcher."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProbeRequest:
-    """What the launcher hands to every rank."""
+    """`onecurve probe`."""
 
     out: str
     quiet: bool

@@ -1,51 +1,64 @@
-"""How a run ended."""
+"""Results of `onecurve run` and `onecurve export`."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onecurve.describe.record import EvaluationRecord
 
 
 @dataclass(frozen=True)
 class BestEvaluation:
+    """The best evaluation of a run."""
+
     watch: str
-    """The loss, or a metric's name."""
+    """`loss`, or the name of a metric."""
     value: float
     step: int
+    """Counted from 0."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExportSummary:
-    """What was exported, from where to where."""
+    """What `onecurve export` wrote."""
+
+    file_version: ClassVar[int] = 1
 
     source: str
+    """The checkpoint that the weights come from."""
     step: int
+    """Steps that the checkpoint had done."""
     path: str
     tensors: int
     bytes: int
     loss: float | None = None
-    """Of an evaluation, before; where the export changes numbers and the job has data to evaluate on."""
+    """Evaluation loss of the original weights, if the export changes values and the job has evaluation data."""
     exported_loss: float | None = None
-    """The same after."""
+    """Evaluation loss of the exported weights."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """How a run ended; also in the run folder."""
+    """How a run ended; the content of summary.json."""
+
+    file_version: ClassVar[int] = 1
 
     out: str
+    """The run's folder."""
     plan: str
+    """Short text form of the plan."""
     ranks: int
     steps: int
     """Steps done."""
     steps_planned: int
     loss: float
-    """Of the last step."""
+    """Loss of the last step."""
     evaluation: EvaluationRecord | None
-    """The last."""
+    """The last evaluation."""
     best: BestEvaluation | None
     seconds: float
+    """Wall time of this process, from start to end."""
     samples_per_second: float
     step_seconds: float = 0.0
-    """A step's, without evaluation and saving: the median of the last ones."""
+    """Median time of the latest steps, without evaluations and checkpoints."""
     predicted_step_seconds: float | None = None
-    """Where the run was planned here."""
+    """None if the run was not planned by `onecurve run`."""

@@ -1,10 +1,10 @@
-"""Numbers as a person reads them."""
+"""Formatting of quantities with a unit and a sensible precision."""
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def bytes_text(count: float) -> str:
-    """`63.4 GiB`"""
+    """Format bytes: `63.4 GiB`."""
     for unit in _BYTE_UNITS:
         if abs(count) < 1024 or unit == _BYTE_UNITS[-1]:
             break
@@ -13,7 +13,7 @@ def bytes_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """`4.1 µs`, `41.2 ms`, `8.3 s`, `2 min 05 s`, `3 h 07 min`"""
+    """Format seconds: `4.1 µs`, `41.2 ms`, `8.3 s`, `2 min 05 s`, `3 h 07 min`."""
     if 0 < seconds < 1e-4:
         return f"{seconds * 1e6:.1f} µs"
     if seconds < 1:
@@ -27,19 +27,19 @@ def seconds_text(seconds: float) -> str:
 
 
 def hours_text(hours: float) -> str:
-    """`41 min`, `5.2 hours`, `12.4 days`"""
+    """Format hours: `41 min 00 s`, `5.2 hours`, `12.4 days`."""
     if hours < 1:
         return seconds_text(hours * 3600)
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:,.1f} days"
 
 
 def money_text(money: float) -> str:
-    """`$1,240`"""
+    """Format dollars: `$1,240`."""
     return f"${money:,.2f}" if money < 10 else f"${money:,.0f}"
 
 
 def count_text(count: float) -> str:
-    """`8.03 B`, `437,760`"""
+    """Format a count: `8.03 B`, `437,760`."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if count >= size:
             return f"{count / size:.3g} {unit}"
@@ -47,7 +47,7 @@ def count_text(count: float) -> str:
 
 
 def rate_text(rate: float) -> str:
-    """`81.3 G`, before a unit per second."""
+    """Format a rate as a prefix to a unit per second: `81.3 G`, to be followed by `FLOP/s`."""
     for size, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
         if rate >= size:
             return f"{rate / size:.3g} {unit}"

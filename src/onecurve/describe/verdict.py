@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The result of `onecurve check`: whether plans compute what one device computes."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,22 @@ from onecurve.describe.plan import Precision
 
 @dataclass(frozen=True)
 class Verdict:
-    """One plan against one device."""
+    """The comparison of one plan with the one-device reference."""
 
     plan: str
     holds: bool
     size: float
-    """The largest difference: as a fraction of the tensor's scale, or in float32 as a multiple of the spread."""
+    """The largest difference, as a fraction of the tensor's scale; in fp32, as a multiple of the reference's spread."""
     step: int
-    """Where it was: of the first step that differs, if any."""
+    """The step of that difference: the first step that differs, if any."""
     tensor: str
+    """Name of the tensor that differs most."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
+    """The verdicts on all checked plans."""
+
     precision: Precision
     steps: int
     limit: float

@@ -1,4 +1,4 @@
-"""What ranks tell each other outside the engines' own collectives: sums of numbers, and short texts. No pickle."""
+"""Collectives besides those of the parallelism engines: sums of numbers and short texts over ranks, without pickle."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -8,68 +8,80 @@ import torch.distributed as dist
 from torch import Tensor
 
 Group = dist.ProcessGroup | None
-"""None is a group of one."""
+"""A process group, or None for a group of one rank."""
 
 
 def all_reduce_sum(group: Group, values: Tensor) -> Tensor:
-    """Sum `values` over the group, in place; every rank gets the same bits."""
+    """Sum `values` over the group, in place and bitwise identical on every rank."""
     if group is not None:
         dist.all_reduce(values, group=group)
     return values
 
 
 def all_reduce_sum_among(group: Group, members: Sequence[int], values: Tensor) -> Tensor:
-    """The same over some ranks of the group, which alone call it: the first of them adds, and sends the sum back."""
+    """Sum `values` over some ranks of the group, in place and bitwise identical on these ranks.
+
+    Only `members` call it. The first of them receives the others' values, adds them and sends the sum back.
+    """
     if group is None or len(members) == group.size():
         return all_reduce_sum(group, values)
-    first, *others = members
-    if group.rank() != first:
-        dist.send(values, group=group, group_dst=first)
-        dist.recv(values, group=group, group_src=first)
+    root, *others = members
+    if group.rank() != root:
+        dist.send(values, group=group, group_dst=root)
+        dist.recv(values, group=group, group_src=root)
         return values
-    part = torch.empty_like(values)
+    received = torch.empty_like(values)
     for other in others:
-        dist.recv(part, group=group, group_src=other)
-        values += part
+        dist.recv(received, group=group, group_src=other)
+        values += received
     for other in others:
         dist.send(values, group=group, group_dst=other)
     return values
 
 
 def all_gather_text(text: str) -> list[str]:
-    """Every rank's text, on every rank, in the order of ranks. For short reports: memory grows with the world."""
+    """Return the texts of all ranks, in rank order, on every rank.
+
+    Use it for short texts: memory grows with the number of ranks.
+    """
     if not dist.is_initialized():
         return [text]
-    mine = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
+    own_bytes = torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)
     sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(sizes, torch.tensor([mine.numel()]))
+    dist.all_gather(sizes, torch.tensor([own_bytes.numel()]))
     longest = max(int(size) for size in sizes)
     padded = torch.zeros(longest, dtype=torch.uint8)
-    padded[: mine.numel()] = mine
+    padded[: own_bytes.numel()] = own_bytes
     rows = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
     dist.all_gather(rows, padded)
     return [_decode(row, int(size)) for row, size in zip(rows, sizes, strict=True)]
 
 
 def broadcast_first_text(group: Group, text: str) -> str:
-    """The first rank's text that is not empty, on every rank of the group; memory does not grow with the group."""
+    """Return the text of the first rank whose text is not empty, or "" if all are empty, on every rank of the group.
+
+    Memory does not grow with the size of the group.
+    """
     if group is None:
         return text
     first = torch.tensor([group.rank() if text else group.size()])
     dist.all_reduce(first, dist.ReduceOp.MIN, group=group)
-    speaker = int(first)
-    if speaker == group.size():
+    source = int(first)
+    if source == group.size():
         return ""
-    mine = torch.frombuffer(bytearray(text.encode("utf-8", "replace") or b" "), dtype=torch.uint8)
-    size = torch.tensor([mine.numel()])
-    dist.broadcast(size, group=group, group_src=speaker)
-    row = mine if group.rank() == speaker else torch.zeros(int(size), dtype=torch.uint8)
-    dist.broadcast(row, group=group, group_src=speaker)
+    own_bytes = torch.frombuffer(bytearray(text.encode("utf-8", "replace") or b" "), dtype=torch.uint8)
+    size = torch.tensor([own_bytes.numel()])
+    dist.broadcast(size, group=group, group_src=source)
+    row = own_bytes if group.rank() == source else torch.zeros(int(size), dtype=torch.uint8)
+    dist.broadcast(row, group=group, group_src=source)
     return bytes(row.tolist()).decode()
 
 
 def new_host_group() -> Group:
-    """A group of all ranks for a thread of its own, on the host, that may wait long; every rank must call it."""
+    """Create a gloo group of all ranks with a timeout of one day, for use in a background thread.
+
+    Every rank must call it. The result is None if there is only one rank.
+    """
     if not dist.is_initialized():
         return None
     group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
@@ -78,7 +90,7 @@ def new_host_group() -> Group:
 
 
 def barrier() -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called this function."""
     if dist.is_initialized():
         dist.all_reduce(torch.zeros(1))
 
@@ -88,7 +100,7 @@ def _decode(row: Tensor, size: int) -> str:
 
 
 def subgroup(ranks: Sequence[int]) -> Group:
-    """A group of these ranks; every rank of the world must call it. None for a group of one."""
+    """Create a group of these ranks, or return None for one rank. Every rank of the world must call it."""
     if not dist.is_initialized():
         return None
     if len(ranks) == dist.get_world_size():
@@ -98,10 +110,10 @@ def subgroup(ranks: Sequence[int]) -> Group:
 
 
 def group_containing(groups: Sequence[Sequence[int]], rank: int) -> Group:
-    """Of groups that have no rank in common, the one that this rank is in; every rank of the world must call it.
+    """Create disjoint groups and return the one that contains `rank`. Every rank of the world must call it.
 
-    Not by torch's `use_local_synchronization`: it names a group after how many others a rank is in, so that ranks which
-    differ in that wait for each other forever.
+    With torch's `use_local_synchronization` only the members of a group would create it. But then torch names a group
+    by the number of groups that a rank is in, and ranks for which this number differs wait for each other forever.
     """
-    found = [(ranks, subgroup(ranks)) for ranks in groups]
-    return next((group for ranks, group in found if rank in ranks), None)
+    process_groups = [(ranks, subgroup(ranks)) for ranks in groups]
+    return next((group for ranks, group in process_groups if rank in ranks), None)

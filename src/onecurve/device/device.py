@@ -1,6 +1,6 @@
-"""The devices of this host. CPU is one of them.
+"""The devices of this host: accelerators through torch.accelerator, or the CPU.
 
-Accelerators go through torch.accelerator; nothing here has run on a GPU yet, only on CPU.
+This module has run on CPU only, not yet on a GPU.
 """
 
 import os
@@ -18,32 +18,33 @@ class Device:
 
     torch_device: torch.device
     backend: str
-    """What torch.distributed is to use."""
+    """Backend for torch.distributed, for example `gloo` or `cpu:gloo,cuda:nccl`."""
     asynchronous: bool
-    """Work is queued: the host should not ask for a result before it must."""
+    """True if the device queues its work, so that reading a result makes the host wait."""
 
     @property
     def kind(self) -> str:
+        """Device type as torch names it: `cpu`, `cuda`, ..."""
         return self.torch_device.type
 
     def seed(self, seed: int) -> None:
-        """Seed what the model draws from, host and device."""
+        """Seed torch's random generators of the host and of the device."""
         torch.default_generator.manual_seed(seed)
         if self.kind != "cpu":
             torch.get_device_module(self.torch_device).manual_seed(seed)
 
     def host_memory(self, nbytes: int) -> torch.Tensor:
-        """Bytes on the host that the device can copy into by itself; their pages are there already."""
+        """Allocate a buffer of `nbytes` bytes on the host: pinned for accelerators, with all pages already mapped."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.kind != "cpu").fill_(0)
 
     def wait(self) -> None:
-        """Until all queued work is done."""
+        """Wait until the device has finished all queued work."""
         if self.asynchronous:
             torch.accelerator.synchronize()
 
 
 def local_device(local_rank: int) -> Device:
-    """The device of this host's rank `local_rank`, made current."""
+    """Select the device of this host's rank `local_rank` as the current device and return it."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         return local_cpu()
@@ -54,37 +55,37 @@ def local_device(local_rank: int) -> Device:
 
 
 def local_cpu() -> Device:
-    """Also what fake tensors pretend to be on."""
+    """The CPU as a device; fake tensors use it too."""
     return Device(torch.device("cpu"), "gloo", asynchronous=False)
 
 
 def local_cluster() -> Cluster:
-    """What this host has."""
+    """Describe this host as a cluster of one host: device type, number of devices, memory in bytes and CPU cores."""
     cores = len(os.sched_getaffinity(0))
     if torch.accelerator.is_available():
         accelerator = torch.accelerator.current_accelerator()
         assert accelerator is not None
-        total = torch.get_device_module(accelerator.type).get_device_properties(0).total_memory
-        return Cluster.of(accelerator.type, torch.accelerator.device_count(), total, cores)
+        memory = torch.get_device_module(accelerator.type).get_device_properties(0).total_memory
+        return Cluster.of(accelerator.type, torch.accelerator.device_count(), memory, cores)
     return Cluster.of("cpu", cores, _host_memory(), cores)
 
 
 def loader_workers(cluster: Cluster, ranks: int) -> int:
-    """Processes that load data for each rank: one where cores do the computing, more where they would idle."""
+    """Number of data-loading processes per rank: 1 if the CPU trains the model, up to 8 if it would be idle."""
     return 1 if cluster.device_kind == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
 
 
 def resident_bytes() -> int:
-    """Bytes of this process that are in memory."""
+    """Resident memory of this process, in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _host_memory() -> int:
-    """Physical memory, or what the container may use of it."""
+    """Memory of this host in bytes, or the container's limit if that is smaller."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for limit_file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            return min(physical, int(Path(limit).read_text()))
+            return min(physical, int(Path(limit_file).read_text()))
         except (OSError, ValueError):
             continue
     return physical

@@ -1,4 +1,4 @@
-"""Files that appear on disk complete or not at all: written, synced, then renamed into place."""
+"""Atomic file writes: a file is written, synced to disk and then renamed, so that it appears complete or not at all."""
 
 import os
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ Bytes = bytes | memoryview
 
 
 def write_new_file(path: Path, parts: Iterable[Bytes]) -> None:
-    """A new file, synced."""
+    """Write a new file and sync it to disk; raise FileExistsError if the path exists."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         for part in parts:
@@ -21,7 +21,7 @@ def write_new_file(path: Path, parts: Iterable[Bytes]) -> None:
 
 
 def replace_file(path: Path, parts: Iterable[Bytes]) -> None:
-    """A file under this name, whole; whatever had the name stays until then."""
+    """Write a file atomically; an existing file at the path stays until the new one is complete."""
     staging = path.with_name(f".{path.name}.part")
     staging.unlink(missing_ok=True)
     try:
@@ -34,7 +34,7 @@ def replace_file(path: Path, parts: Iterable[Bytes]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A name is on the disk only when its folder is."""
+    """Sync a folder to disk: only then does a new or renamed entry in it survive a crash."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

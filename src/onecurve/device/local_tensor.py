@@ -1,4 +1,4 @@
-"""What one rank's device holds of one tensor of the model."""
+"""The part of a parameter, buffer or optimizer state that this rank's device stores."""
 
 import itertools
 import math
@@ -13,145 +13,197 @@ from onecurve.describe.layout import Layout
 from onecurve.device.collectives import Group, all_reduce_sum
 
 TENSOR = "tensor"
-"""The name of the tensor axis in torch's meshes."""
+"""Name of the tensor axis in torch's device meshes."""
 REPLICATE = "replicate"
+"""Name of the replicate axis in torch's device meshes."""
 
 Slices = tuple[slice, ...]
+Ranges = list[tuple[int, int]]
+"""Index ranges [begin, end) along one dimension."""
 Value = Tensor | bool | int | float
-"""What an optimizer keeps of a parameter."""
+"""One entry of an optimizer's state for a parameter."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """Elements that lie side by side in the whole and here."""
+    """A rectangular block of elements that is contiguous by index both in the full tensor and in the local tensor."""
 
     whole: Slices
+    """The block's indices in the full (unsharded) tensor."""
     local: Slices
+    """The block's indices in the local tensor."""
 
     @property
     def elements(self) -> int:
+        """Number of elements in the block."""
         return math.prod(side.stop - side.start for side in self.whole)
 
 
 @dataclass(frozen=True)
 class LocalTensor:
-    """A parameter or buffer, or the local elements of it."""
+    """The elements of one parameter or buffer that this rank stores, and where they belong in the full tensor."""
 
     name: str
-    whole: Tensor
-    """As the module registers it: the tensor itself, or a distributed one."""
+    registered: Tensor
+    """The tensor as the module registers it: a plain tensor or a DTensor."""
     local: Tensor
-    """The elements held here, sharing memory with `whole`."""
+    """The elements on this rank, as a plain tensor that shares memory with `registered`."""
     shape: tuple[int, ...]
-    """Of the whole."""
+    """Shape of the full tensor."""
     boxes: tuple[Box, ...]
-    """Which of the whole's elements the local ones are."""
-    lead: bool
-    """Whether this rank is the first that holds these elements, along all axes but `replicate`."""
+    """The index blocks of the full tensor that make up `local`."""
+    is_first_holder: bool
+    """True if this rank is the first one that stores these elements, along all mesh axes except `replicate`."""
     group: Group
-    """All ranks that hold parts of the model."""
-    repeated: bool = False
-    """Whether an earlier pipeline stage has it as well, and counts it where the stages' sums are added."""
-    everywhere: bool = True
-    """Whether every rank of the group has the whole."""
-    copy: int = 0
-    """Which of the copies along `replicate` this is."""
-    copies: int = 1
+    """All ranks that store parts of the model."""
+    held_by_earlier_stage: bool = False
+    """True if an earlier pipeline stage stores the tensor too, and counts it in sums over the stages."""
+    is_replicated_everywhere: bool = True
+    """True if every rank of the group stores the full tensor."""
+    replica: int = 0
+    """This rank's coordinate along the `replicate` axis."""
+    replicas: int = 1
+    """Degree of the `replicate` axis."""
 
     @property
-    def counted(self) -> bool:
-        """Whether this rank counts the piece in norms: each element is counted once, however it is replicated."""
-        return self.lead and self.copy == 0
+    def counts_in_norm(self) -> bool:
+        """True if this rank adds these elements to norms, so that replicated elements are counted once."""
+        return self.is_first_holder and self.replica == 0
 
-    def gather(self) -> Tensor:
-        """The whole tensor; every rank of the group must call this."""
+    def gather_full(self) -> Tensor:
+        """Return the full tensor. This is a collective: every rank of the group must call it."""
         with torch.no_grad():
-            if self.everywhere:
-                return self.whole.detach()
-            found = torch.zeros(self.shape, dtype=self.local.dtype, device=self.local.device)
-            if self.counted and not self.repeated:
+            if self.is_replicated_everywhere:
+                return self.registered.detach()
+            full = torch.zeros(self.shape, dtype=self.local.dtype, device=self.local.device)
+            if self.counts_in_norm and not self.held_by_earlier_stage:
                 for box in self.boxes:
-                    found[box.whole] = self.local[box.local]
-            return all_reduce_sum(self.group, found)
+                    full[box.whole] = self.local[box.local]
+            return all_reduce_sum(self.group, full)
 
     def take_gradient(self) -> None:
-        """Let the local tensor see the gradient that backward left on the whole."""
-        if isinstance(self.whole, DTensor):
-            gradient = self.whole.grad
+        """Set `local.grad` to this rank's part of the gradient that backward stored on a DTensor."""
+        if isinstance(self.registered, DTensor):
+            gradient = self.registered.grad
             assert gradient is None or isinstance(gradient, DTensor)
-            if gradient is not None and gradient.placements != self.whole.placements:
-                gradient = gradient.redistribute(placements=self.whole.placements)  # sums of sequence-sharded parts
+            if gradient is not None and gradient.placements != self.registered.placements:
+                # With sequence parallelism the gradient is a partial sum over the tensor axis.
+                gradient = gradient.redistribute(placements=self.registered.placements)
             self.local.grad = None if gradient is None else gradient.to_local()
 
 
 def local_tensor_of(
-    name: str, tensor: Tensor, first: bool, group: Group = None, copy: tuple[int, int] = (0, 1)
+    name: str, tensor: Tensor, is_first_holder: bool, group: Group = None, replica: tuple[int, int] = (0, 1)
 ) -> LocalTensor:
-    """`first`: this rank is the first of all that hold the same, as far as the tensor's own mesh and `replicate` do not
-    say. `copy`: which copy along `replicate`, of how many."""
+    """Describe this rank's part of a tensor that a module registers.
+
+    Args:
+        name: The tensor's name in the model.
+        tensor: A plain tensor or a DTensor.
+        is_first_holder: True if this rank is the first one that stores the tensor, along the axes that are neither in
+            the tensor's own mesh nor `replicate`.
+        group: All ranks that store parts of the model.
+        replica: This rank's coordinate along the `replicate` axis, and the degree of that axis.
+    """
+    shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        whole = tuple(slice(0, size) for size in tensor.shape)
-        boxes = (Box(whole, whole),)
-        return LocalTensor(name, tensor, tensor, tuple(tensor.shape), boxes, first, group, copy=copy[0], copies=copy[1])
+        full_slices = tuple(slice(0, size) for size in shape)
+        return LocalTensor(
+            name=name,
+            registered=tensor,
+            local=tensor,
+            shape=shape,
+            boxes=(Box(full_slices, full_slices),),
+            is_first_holder=is_first_holder,
+            group=group,
+            replica=replica[0],
+            replicas=replica[1],
+        )
     with torch.no_grad():
         local = tensor.to_local()
     if isinstance(tensor, torch.nn.Parameter):
         local = torch.nn.Parameter(local, requires_grad=tensor.requires_grad)
-    coordinate = tensor.device_mesh.get_coordinate()
-    assert coordinate is not None
-    axes = zip(tensor.device_mesh.mesh_dim_names or (), coordinate, tensor.placements, strict=True)
-    lead = first and not any(place for axis, place, layout in axes if layout.is_replicate() and axis != REPLICATE)
-    cut = tuple(_boxes(tensor))
-    return LocalTensor(name, tensor, local, tuple(tensor.shape), cut, lead, group, False, False, copy[0], copy[1])
+    return LocalTensor(
+        name=name,
+        registered=tensor,
+        local=local,
+        shape=shape,
+        boxes=tuple(_boxes(tensor)),
+        is_first_holder=is_first_holder and _is_first_in_mesh(tensor),
+        group=group,
+        is_replicated_everywhere=False,
+        replica=replica[0],
+        replicas=replica[1],
+    )
 
 
 def absent_tensor(
     name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, group: Group
 ) -> LocalTensor:
-    """Of a tensor that other pipeline stages have."""
-    whole = torch.empty(shape, dtype=dtype, device="meta")
+    """Describe a tensor of which this rank stores nothing, because it belongs to other pipeline stages."""
     return LocalTensor(
-        name, whole, torch.empty(0, dtype=dtype, device=device), shape, (), False, group, everywhere=False
+        name=name,
+        registered=torch.empty(shape, dtype=dtype, device="meta"),
+        local=torch.empty(0, dtype=dtype, device=device),
+        shape=shape,
+        boxes=(),
+        is_first_holder=False,
+        group=group,
+        is_replicated_everywhere=False,
     )
 
 
-def _boxes(tensor: DTensor) -> list[Box]:
-    """A parameter is first cut along the tensor axis, and what a rank then holds by fully_shard."""
-    runs = [[(0, size)] for size in tensor.shape]
+def _is_first_in_mesh(tensor: DTensor) -> bool:
+    """True if this rank has coordinate 0 on all axes of the mesh that replicate the tensor, except `replicate`."""
     mesh = tensor.device_mesh
-    coordinate = mesh.get_coordinate()
-    assert coordinate is not None
-    axes = list(zip(mesh.mesh_dim_names or (), tensor.placements, coordinate, mesh.shape, strict=True))
-    for axis, placement, place, degree in sorted(axes, key=lambda each: each[0] != TENSOR):
+    axes = zip(mesh.mesh_dim_names or (), _coordinate(tensor), tensor.placements, strict=True)
+    return not any(coordinate for axis, coordinate, placement in axes if placement.is_replicate() and axis != REPLICATE)
+
+
+def _boxes(tensor: DTensor) -> list[Box]:
+    """The blocks of a DTensor on this rank: first sharded along the tensor axis, then that shard by fully_shard."""
+    ranges: list[Ranges] = [[(0, size)] for size in tensor.shape]
+    mesh = tensor.device_mesh
+    axes = list(zip(mesh.mesh_dim_names or (), tensor.placements, _coordinate(tensor), mesh.shape, strict=True))
+    for axis, placement, coordinate, degree in sorted(axes, key=lambda entry: entry[0] != TENSOR):
         if isinstance(placement, Shard | _StridedShard):
-            here = runs[placement.dim]
+            dim = placement.dim
             if axis == TENSOR:
                 parts = int(placement.split_factor) if isinstance(placement, _StridedShard) else 1
-                runs[placement.dim] = Layout(placement.dim, parts).runs(tensor.shape[placement.dim], place, degree)
+                ranges[dim] = Layout(dim, parts).runs(tensor.shape[dim], coordinate, degree)
             else:
-                runs[placement.dim] = _chunk(here, place, degree)
-    located = [_located(each) for each in runs]
-    return [Box(tuple(w for w, _ in each), tuple(h for _, h in each)) for each in itertools.product(*located)]
+                ranges[dim] = _chunk(ranges[dim], coordinate, degree)
+    pairs_by_dim = [_full_and_local_slices(dim_ranges) for dim_ranges in ranges]
+    return [
+        Box(tuple(full for full, _ in pairs), tuple(local for _, local in pairs))
+        for pairs in itertools.product(*pairs_by_dim)
+    ]
 
 
-def _chunk(runs: list[tuple[int, int]], place: int, degree: int) -> list[tuple[int, int]]:
-    """The part of these stretches, laid end to end, that torch.chunk would give to `place`."""
-    length = sum(end - begin for begin, end in runs)
+def _coordinate(tensor: DTensor) -> list[int]:
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None
+    return list(coordinate)
+
+
+def _chunk(ranges: Ranges, coordinate: int, degree: int) -> Ranges:
+    """The part of the concatenated ranges that torch.chunk assigns to rank `coordinate` of `degree`."""
+    length = sum(end - begin for begin, end in ranges)
     size = -(-length // degree)
-    first, last = min(place * size, length), min((place + 1) * size, length)
-    found, passed = [], 0
-    for begin, end in runs:
-        low, high = max(first - passed, 0), min(last - passed, end - begin)
+    first, last = min(coordinate * size, length), min((coordinate + 1) * size, length)
+    chunk, offset = [], 0
+    for begin, end in ranges:
+        low, high = max(first - offset, 0), min(last - offset, end - begin)
         if low < high:
-            found.append((begin + low, begin + high))
-        passed += end - begin
-    return found
+            chunk.append((begin + low, begin + high))
+        offset += end - begin
+    return chunk
 
 
-def _located(runs: list[tuple[int, int]]) -> list[tuple[slice, slice]]:
-    """Each stretch of the whole with the place it has here."""
-    found, passed = [], 0
-    for begin, end in runs:
-        found.append((slice(begin, end), slice(passed, passed + end - begin)))
-        passed += end - begin
-    return found
+def _full_and_local_slices(ranges: Ranges) -> list[tuple[slice, slice]]:
+    """For each range, its slice of the full dimension and its slice of the local dimension."""
+    slices, offset = [], 0
+    for begin, end in ranges:
+        slices.append((slice(begin, end), slice(offset, offset + end - begin)))
+        offset += end - begin
+    return slices

@@ -1,5 +1,8 @@
-"""Micro-batches on their way to the device: on accelerators copied from pinned memory on a stream of their own, one
-round ahead of the computation. Written from torch's documentation of streams; it has not run on a GPU."""
+"""Copies micro-batches to the device one round ahead of the computation.
+
+On accelerators the copies run from pinned memory on a separate stream. This code follows torch's documentation of
+streams; it has not run on a GPU.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -14,27 +17,32 @@ T = TypeVar("T")
 
 
 class Prefetcher:
+    """Copies items to the device, on accelerators while the item before is being computed."""
+
     def __init__(self, device: Device) -> None:
         self._stream = torch.Stream(device.torch_device) if device.asynchronous else None
 
-    def ahead(self, items: Sequence[T], place: Callable[[T], T], tensors: Callable[[T], Any]) -> Iterator[T]:
-        """Each item placed, the next one already on its way; `tensors` gives what of an item lies on the device."""
+    def ahead(self, items: Sequence[T], to_device: Callable[[T], T], tensors: Callable[[T], Any]) -> Iterator[T]:
+        """Yield `to_device(item)` for each item, after starting the copy of the next item.
+
+        `tensors(item)` returns the tensors of an item, in any nesting.
+        """
         if self._stream is None:
-            yield from map(place, items)
+            yield from map(to_device, items)
             return
-        coming = self._start(items[0], place)
-        for number in range(len(items)):
-            item, copied = coming
-            if number + 1 < len(items):
-                coming = self._start(items[number + 1], place)
+        next_copy = self._start(items[0], to_device)
+        for index in range(len(items)):
+            item, copied = next_copy
+            if index + 1 < len(items):
+                next_copy = self._start(items[index + 1], to_device)
             current = torch.accelerator.current_stream()
             current.wait_event(copied)
             for leaf in pytree.tree_leaves(tensors(item)):
                 if isinstance(leaf, Tensor):
-                    leaf.record_stream(current)  # its memory must not be used again before this stream is done with it
+                    leaf.record_stream(current)  # its memory must not be reused before this stream has finished
             yield item
 
-    def _start(self, item: T, place: Callable[[T], T]) -> tuple[T, torch.Event]:
+    def _start(self, item: T, to_device: Callable[[T], T]) -> tuple[T, torch.Event]:
         assert self._stream is not None
         with self._stream:
-            return place(item), self._stream.record_event()
+            return to_device(item), self._stream.record_event()

@@ -1,4 +1,4 @@
-"""The three random generators that user code draws from, seeded together."""
+"""Seeds, saves and restores the host's three random generators: Python's, NumPy's and torch's."""
 
 import random
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """Seed python, numpy and torch on the host."""
+    """Seed the generators of Python, NumPy and torch (CPU only)."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     torch.default_generator.manual_seed(seed)
@@ -17,11 +17,11 @@ def seed_all(seed: int) -> None:
 
 @contextmanager
 def preserve_rng_state() -> Iterator[None]:
-    """Leave the host's generators as they were found."""
-    python, numpy, host = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    """Context manager that restores the host's generators on exit."""
+    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(host)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        torch.set_rng_state(torch_state)

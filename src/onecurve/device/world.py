@@ -1,4 +1,4 @@
-"""Which rank this process is, as the launcher's environment says (torchrun's names, which others set too)."""
+"""The rank of this process, from the environment variables that torchrun and other launchers set."""
 
 import os
 from dataclasses import dataclass
@@ -11,16 +11,19 @@ from onecurve.device.device import Device
 
 @dataclass(frozen=True)
 class World:
-    """The processes of one generation."""
+    """The rank of this process, and the number of processes of the run."""
 
     rank: int = 0
     size: int = 1
+    """Number of ranks."""
     local_rank: int = 0
+    """Rank among the processes of this host."""
     local_size: int = 1
+    """Number of ranks on this host."""
 
     @staticmethod
     def from_environment() -> "World | None":
-        """None where no launcher has set a rank."""
+        """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; return None if no launcher has set them."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return None
         try:
@@ -28,13 +31,16 @@ class World:
             local_rank = int(os.environ.get("LOCAL_RANK", rank))
             return World(rank, size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
         except ValueError as error:
-            raise OnecurveError(f"environment: RANK, WORLD_SIZE, LOCAL_RANK must be whole numbers ({error})") from None
+            raise OnecurveError(
+                f"environment: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers ({error})"
+            ) from None
 
     def join(self, device: Device) -> None:
-        """Meet the other ranks. A world of one needs no process group."""
+        """Initialize torch's process group; one rank alone needs none."""
         if self.size > 1 and not dist.is_initialized():
             dist.init_process_group(device.backend, rank=self.rank, world_size=self.size)
 
     def leave(self) -> None:
+        """Destroy the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -1,4 +1,6 @@
-"""What the user hands over: the Job and its parts (losses, optimizer, schedule, evaluation), and the script it is in.
+"""The user's side of a training run: the Job, its parts (loss, optimizer, schedule, evaluation, saving) and the script
+that defines it.
 
-Knows nothing of ranks, plans or meshes: a job reads the same on one device and on thousands. Start with job.py.
+This package knows nothing about ranks, plans or device meshes: the same job runs on one device and on thousands.
+Start reading with job.py.
 """

@@ -1,4 +1,4 @@
-"""One collated micro-batch: what the model takes, what the loss takes, and of how many samples it was made."""
+"""One collated micro-batch: the model's inputs, the loss's target and the number of samples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,34 +14,41 @@ from onecurve.job.weighted import Weighted
 
 @dataclass(frozen=True)
 class MicroBatch:
+    """The samples of one forward pass on one rank. `inputs` and `target` may be nested tuples, lists and dicts."""
+
     inputs: Any
     target: Any
     samples: int
-    """0 for a filler: a rank that has no sample left but must join the others' collectives."""
+    """Number of samples. 0 marks a filler batch: a rank without samples runs it only to join the collectives."""
 
     def to(
         self,
         device: torch.device,
         dtype: torch.dtype | None = None,
-        layout: torch.memory_format = torch.preserve_format,
+        memory_format: torch.memory_format = torch.preserve_format,
     ) -> "MicroBatch":
-        """On the device; `dtype` converts what is floating point, `layout` what has four dimensions."""
+        """Return a copy on the device.
+
+        `dtype` applies to floating-point tensors only; `torch.channels_last` applies to 4-dimensional tensors only.
+        """
 
         def move(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 return leaf
             leaf = leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
-            return leaf.contiguous(memory_format=layout) if layout is torch.channels_last and leaf.dim() == 4 else leaf
+            if memory_format is torch.channels_last and leaf.dim() == 4:
+                return leaf.contiguous(memory_format=memory_format)
+            return leaf
 
         return MicroBatch(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
 
     def pin_memory(self) -> "MicroBatch":
-        """In memory that a device can copy from by itself; torch's DataLoader calls this."""
+        """Return a copy in pinned (page-locked) memory; torch's DataLoader calls this method."""
         pin = lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf  # noqa: E731
         return MicroBatch(pytree.tree_map(pin, self.inputs), pytree.tree_map(pin, self.target), self.samples)
 
     def forward(self, model: nn.Module) -> Any:
-        """Call the model: a tuple or list is spread into positional arguments, a dict into keywords."""
+        """Call the model. A tuple or list becomes positional arguments, a dict becomes keyword arguments."""
         try:
             if isinstance(self.inputs, tuple | list):
                 return model(*self.inputs)
@@ -62,14 +69,15 @@ def _description(leaf: Any) -> str:
 
 
 def as_micro_batch(collated: Any, samples: int) -> MicroBatch:
+    """Build a MicroBatch from a collated pair `(input, target)`; raise OnecurveError for anything else."""
     if not isinstance(collated, tuple | list) or len(collated) != 2:
-        what = f"{len(collated)} values" if isinstance(collated, tuple | list) else f"a {type(collated).__name__}"
+        actual = f"{len(collated)} values" if isinstance(collated, tuple | list) else type(collated).__name__
         raise OnecurveError(
-            f"data: a batch must be a pair (input, target), this one is {what}; return a pair from the dataset's "
-            "__getitem__ (put several inputs into a tuple or dict of their own), or give Job a collate function"
+            f"data: a batch must be a pair (input, target), got {actual}; return a pair from the dataset's "
+            "__getitem__ (put several inputs into one tuple or dict), or pass a collate function: Job(collate=…)"
         )
     return MicroBatch(collated[0], collated[1], samples)
 
 
 Objective = Callable[[Any, MicroBatch], Weighted]
-"""The model's output and the micro-batch it came from → the loss as a sum and its count."""
+"""A function (model output, micro-batch) → the loss as a sum and its count."""

@@ -1,4 +1,4 @@
-"""The Job: what the user wants trained, said once for every cluster."""
+"""The Job: a complete description of a training run that does not depend on the cluster."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,13 +16,14 @@ from onecurve.job.schedule import AnySchedule, Schedule
 from onecurve.job.weighted import Weighted
 
 Loss = Callable[[Any, Any], Tensor | Weighted]
+"""A function (model output, target) → one value per sample, a `Weighted` sum, or a scalar mean over samples."""
 AnyMetric = Metric | Callable[[Any, Any], Weighted | Tensor]
-"""A function that returns a Weighted sum or one value per sample, or a Metric."""
+"""A `Metric`, or a function (model output, target) → one value per sample or a `Weighted` sum."""
 BatchNorm = Literal["sync", "local"]
 
 
 class Dataset(Protocol):
-    """Map-style: `dataset[i]` gives one sample as `(input, target)`."""
+    """A map-style dataset: `dataset[i]` returns one sample as a pair `(input, target)`."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> Any: ...
@@ -30,134 +31,215 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Measure loss and metrics over another dataset, each sample once, every `every` steps and at the end."""
+    """Evaluate the loss and the job's metrics on a second dataset, using each sample exactly once.
+
+    An evaluation runs every `every` steps and once at the end of training.
+
+    Args:
+        data: A callable that builds the evaluation dataset (map-style, with samples `(input, target)`).
+        every: Number of steps between evaluations.
+        watch: The value that decides which evaluation is the best: `"loss"` or the name of one of the job's metrics.
+            Default: `"loss"`.
+        better: `"lower"` if smaller values of `watch` are better, `"higher"` if larger ones are. Default: `"lower"`.
+        patience: Stop training after this many evaluations in a row without an improvement. Default: None, train to
+            the last step.
+
+    Example::
+
+        oc.Evaluate(lambda: MyDataset(train=False), every=500, watch="accuracy", better="higher", patience=5)
+    """
 
     data: Callable[[], Dataset]
     every: int
     watch: str = "loss"
-    """The number whose best value is kept account of: the loss, or a metric."""
     better: Literal["lower", "higher"] = "lower"
     patience: int | None = None
-    """Stop early after so many evaluations without a better one."""
 
     def __post_init__(self) -> None:
-        _at_least_one("Evaluate", "every", self.every)
+        _check_positive_integer("Evaluate", "every", self.every)
         if not callable(self.data):
             raise OnecurveError(
-                f"Evaluate: data is {type(self.data).__name__}; a callable is needed: lambda: MyDataset()"
+                f"Evaluate: data must be a callable that builds the dataset, for example data=lambda: MyDataset(); "
+                f"got {type(self.data).__name__}"
             )
         if self.better not in ("lower", "higher"):
-            raise OnecurveError(f"Evaluate: better = {self.better!r} (known: 'lower', 'higher')")
+            raise OnecurveError(f"Evaluate: better must be 'lower' or 'higher', got {self.better!r}")
         if self.patience is not None:
-            _at_least_one("Evaluate", "patience", self.patience)
+            _check_positive_integer("Evaluate", "patience", self.patience)
 
 
 def no_loss(*_: Any) -> Tensor:
-    raise OnecurveError("Job: it has no loss; give loss=onecurve.loss.cross_entropy or your own loss(output, target)")
+    """The default loss: raises an error that says how to set one."""
+    raise OnecurveError("Job: no loss is set; use loss=onecurve.loss.cross_entropy or your own loss(output, target)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Model, loss, data, optimizer, global batch and steps.
+    """What to train: model, loss, data, optimizer, global batch size and number of steps.
 
-    The model and the data are callables: each rank builds them for itself. A tuple or dict input is spread into the
-    model's arguments. The loss returns one value per sample, a `Weighted` sum, or a mean over samples (tested at
-    start).
+    The model and the datasets are callables, because every rank builds its own. All arguments are keyword-only.
+
+    Args:
+        model: A callable that builds the `nn.Module`, for example the class itself. An input that is a tuple or list
+            is passed to `forward` as positional arguments, a dict as keyword arguments.
+        data: A callable that builds the training dataset: map-style, with samples `(input, target)`.
+        optimizer: `onecurve.AdamW(...)`, `SGD`, `LAMB`, `LARS`, `Optimizer`, or any function that takes
+            `named_parameters` and returns a `torch.optim.Optimizer`. With `onecurve.prepare(job, backward="mine")` it
+            can also be a dict with one optimizer per named child of the model.
+        global_batch: Samples per optimizer step, summed over all ranks and gradient-accumulation rounds.
+        loss: A function `loss(output, target)` that returns one value per sample (shape `[B]`), a
+            `onecurve.Weighted(sum, count)`, or a scalar that is a mean over samples. A scalar is tested before training
+            starts: a mean over anything else (tokens, for example) is refused. It can be left out only with
+            `onecurve.prepare(job, backward="mine")`.
+        steps: Number of optimizer steps. Set either `steps` or `epochs`.
+        epochs: Number of passes over the data; fractions are allowed. The number of steps is rounded up, so the last
+            step may use samples of the next pass.
+        schedule: Learning-rate schedule: `onecurve.cosine(...)`, `linear(...)`, `constant(...)`, or a function
+            `factor(step, steps)` whose result multiplies the optimizer's learning rate. Default: a constant rate.
+        evaluate: A `onecurve.Evaluate`. Default: None, no evaluation.
+        metrics: Metrics by name, computed at every evaluation: functions `metric(output, target)` that return one value
+            per sample or a `onecurve.Weighted(sum, count)`, or a `onecurve.Metric`. Default: only the loss.
+        collate: A function that builds one batch `(input, target)` from a list of samples. Default:
+            `torch.utils.data.default_collate`.
+        clip: Maximum L2 norm of the gradient over all parameters; a larger gradient is scaled down to it. Default:
+            None, no clipping.
+        batch_norm: `"sync"` computes batch-norm statistics over all data-parallel ranks of a round, `"local"` over the
+            samples of each rank alone. Default: `"sync"`.
+        weights: Path of a safetensors file or a Hugging Face folder with the initial weights. Default: None, the values
+            that the model's constructor sets.
+        save: When to save checkpoints and how many to keep, as a `onecurve.Save`. None saves no checkpoints, only the
+            final weights. Default: `Save()`, every ten minutes.
+        seed: Seed of the initial weights, the sample order, augmentation and dropout. Default: 0.
+
+    Example::
+
+        oc.Job(
+            model=MyModel,
+            data=lambda: MyDataset(),
+            loss=oc.loss.cross_entropy,
+            optimizer=oc.AdamW(lr=3e-4),
+            global_batch=256,
+            epochs=3,
+        )
     """
 
     model: Callable[[], nn.Module]
     data: Callable[[], Dataset]
     optimizer: OptimizerFactory | Mapping[str, OptimizerFactory]
-    """One for all parameters; or, where the backward pass is yours, one for each named child of the model."""
     global_batch: int
     loss: Loss = no_loss
-    """Left out only where the backward pass is yours: onecurve.prepare(job, backward="mine")."""
     steps: int | None = None
     epochs: float | None = None
-    """Instead of steps. The last step runs over into the next pass where the data does not divide evenly."""
     schedule: AnySchedule = field(default_factory=Schedule)
     evaluate: Evaluate | None = None
     metrics: Mapping[str, AnyMetric] = field(default_factory=dict)
-    """Measured at evaluations."""
     collate: Callable[[list[Any]], Any] | None = None
-    """Makes one batch `(input, target)` of a list of samples; torch's own by default."""
     clip: float | None = None
-    """Largest norm of the whole gradient."""
     batch_norm: BatchNorm = "sync"
-    """Statistics over all ranks of a round, or over each rank's own samples."""
     weights: str | Path | None = None
-    """What to start from instead of the constructor's values: a safetensors file, or a Hugging Face folder."""
     save: Save | None = field(default_factory=Save)
-    """None: no checkpoints, only the weights at the end."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _at_least_one("Job", "global_batch", self.global_batch)
-        if (self.steps is None) == (self.epochs is None):
-            raise OnecurveError("Job: give either steps=… or epochs=…")
-        if self.steps is not None:
-            _at_least_one("Job", "steps", self.steps)
-        if self.epochs is not None and not self.epochs > 0:
-            raise OnecurveError(f"Job: epochs = {self.epochs}; a number above 0 is needed")
-        if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
-            raise OnecurveError(f"Job: clip = {self.clip!r}; a norm above 0 is needed, or None for no clipping")
-        if self.batch_norm not in ("sync", "local"):
-            raise OnecurveError(f"Job: batch_norm = {self.batch_norm!r} (known: 'sync', 'local')")
-        if self.weights is not None and not isinstance(self.weights, str | Path):
-            raise OnecurveError(
-                f"Job: weights is a {type(self.weights).__name__}; the path of a file or folder is needed"
-            )
-        if self.save is not None and not isinstance(self.save, Save):
-            raise OnecurveError("Job: save needs an onecurve.Save(every=500), or None for no checkpoints")
-        if self.evaluate is not None and not isinstance(self.evaluate, Evaluate):
-            raise OnecurveError("Job: evaluate needs an onecurve.Evaluate(lambda: MyDataset(), every=100)")
-        if not isinstance(self.metrics, Mapping):
-            raise OnecurveError('Job: metrics needs names: metrics={"accuracy": my_accuracy}')
-        try:
-            float(self.rate(0, 2))
-        except Exception as error:
-            raise OnecurveError(
-                f"Job: schedule: {type(error).__name__}: {error}; give onecurve.cosine(…), linear(…), constant(…), or "
-                "a function factor(step, steps) that returns a number"
-            ) from None
-        if self.evaluate is not None and self.evaluate.watch not in ("loss", *self.metrics):
-            known = ["loss", *self.metrics]
-            raise OnecurveError(f"Evaluate: watch = {self.evaluate.watch!r} ({nearest(self.evaluate.watch, known)})")
-        if not self.optimizers:
-            raise OnecurveError("Job: optimizer is empty; name the model's children: {'generator': onecurve.AdamW(…)}")
-        optimizers = (("optimizer", each) for each in self.optimizers.values())
-        for name, value in (("model", self.model), ("loss", self.loss), ("data", self.data), *optimizers):
-            if isinstance(value, nn.Module) and name == "model":
-                raise OnecurveError(
-                    "Job: model is a module already built; give the callable that builds it: model=MyModel"
-                )
-            if not callable(value):
-                raise OnecurveError(
-                    f"Job: {name} is a {type(value).__name__}; a callable is needed ({_CALLABLES[name]})"
-                )
+        self._check_numbers()
+        self._check_options()
+        self._check_evaluation()
+        self._check_schedule()
+        self._check_callables()
 
     @property
     def optimizers(self) -> dict[str, OptimizerFactory]:
-        """By the child of the model that they update; "" is the whole."""
+        """Optimizer factories by the name of the model's child that they update; "" stands for the full model."""
         return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"": self.optimizer}
 
     @property
     def manual_backward(self) -> bool:
-        """Whether the job has no step that onecurve could take by itself."""
+        """True if the job has no loss or several optimizers, so that the user must write the training loop."""
         return self.loss is no_loss or isinstance(self.optimizer, Mapping)
 
     def total_steps(self, samples: int) -> int:
+        """Number of optimizer steps on a dataset of `samples` samples."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
         return max(1, -int(-self.epochs * samples // self.global_batch))
 
     def rate(self, step: int, steps: int) -> float:
-        """The schedule's factor at a step."""
+        """The schedule's learning-rate factor for step `step` (counted from 0) of `steps`."""
         return self.schedule.factor(step, steps) if isinstance(self.schedule, Schedule) else self.schedule(step, steps)
 
+    def _check_numbers(self) -> None:
+        _check_positive_integer("Job", "global_batch", self.global_batch)
+        if (self.steps is None) == (self.epochs is None):
+            actual = "neither" if self.steps is None else "both"
+            raise OnecurveError(f"Job: set either steps=… or epochs=…, got {actual}")
+        if self.steps is not None:
+            _check_positive_integer("Job", "steps", self.steps)
+        if self.epochs is not None and not self.epochs > 0:
+            raise OnecurveError(f"Job: epochs must be above 0, got {self.epochs}")
+        if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
+            raise OnecurveError(
+                f"Job: clip must be a gradient norm above 0, or None for no clipping; got {self.clip!r}"
+            )
 
-_CALLABLES = {
+    def _check_options(self) -> None:
+        if self.batch_norm not in ("sync", "local"):
+            raise OnecurveError(f"Job: batch_norm must be 'sync' or 'local', got {self.batch_norm!r}")
+        if self.weights is not None and not isinstance(self.weights, str | Path):
+            raise OnecurveError(f"Job: weights must be the path of a file or folder, got {type(self.weights).__name__}")
+        if self.save is not None and not isinstance(self.save, Save):
+            raise OnecurveError(
+                "Job: save must be a onecurve.Save, for example onecurve.Save(every=500), or None for no checkpoints; "
+                f"got {type(self.save).__name__}"
+            )
+
+    def _check_evaluation(self) -> None:
+        if self.evaluate is not None and not isinstance(self.evaluate, Evaluate):
+            raise OnecurveError(
+                "Job: evaluate must be a onecurve.Evaluate, for example onecurve.Evaluate(lambda: MyDataset(), "
+                f"every=100); got {type(self.evaluate).__name__}"
+            )
+        if not isinstance(self.metrics, Mapping):
+            raise OnecurveError(
+                f'Job: metrics must be a dict, for example metrics={{"accuracy": my_accuracy}}; '
+                f"got {type(self.metrics).__name__}"
+            )
+        if self.evaluate is not None and self.evaluate.watch not in ("loss", *self.metrics):
+            known = ["loss", *self.metrics]
+            raise OnecurveError(
+                f"Evaluate: watch must be 'loss' or the name of a metric, got {self.evaluate.watch!r} "
+                f"({nearest(self.evaluate.watch, known)})"
+            )
+
+    def _check_schedule(self) -> None:
+        try:
+            float(self.rate(0, 2))
+        except Exception as error:
+            raise OnecurveError(
+                "Job: schedule must be onecurve.cosine(…), linear(…), constant(…), or a function factor(step, steps) "
+                f"that returns a number; calling it raised {type(error).__name__}: {error}"
+            ) from None
+
+    def _check_callables(self) -> None:
+        if not self.optimizers:
+            raise OnecurveError(
+                "Job: optimizer is an empty dict; add an entry for each child of the model that is trained, for "
+                "example {'generator': onecurve.AdamW(…)}"
+            )
+        optimizers = (("optimizer", factory) for factory in self.optimizers.values())
+        for name, value in (("model", self.model), ("loss", self.loss), ("data", self.data), *optimizers):
+            if isinstance(value, nn.Module) and name == "model":
+                raise OnecurveError(
+                    "Job: model must be a callable that builds the module, got a module; use model=MyModel or "
+                    "model=lambda: MyModel(…)"
+                )
+            if not callable(value):
+                raise OnecurveError(
+                    f"Job: {name} must be a callable, got {type(value).__name__}; use {_CALLABLE_EXAMPLES[name]}"
+                )
+
+
+_CALLABLE_EXAMPLES = {
     "model": "model=MyModel or model=lambda: MyModel(width=64)",
     "loss": "loss=onecurve.loss.cross_entropy or your own loss(output, target)",
     "data": "data=lambda: MyDataset()",
@@ -165,6 +247,6 @@ _CALLABLES = {
 }
 
 
-def _at_least_one(owner: str, name: str, value: int) -> None:
+def _check_positive_integer(owner: str, name: str, value: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise OnecurveError(f"{owner}: {name} = {value!r}; a whole number of at least 1 is needed")
+        raise OnecurveError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")

@@ -1,7 +1,7 @@
-"""LAMB and LARS: optimizers that look at the norms of whole parameters, also where a rank holds a part of each.
+"""LAMB and LARS: optimizers that scale each parameter's update by norms of the full parameter.
 
-They work on local tensors and ask for one thing: `whole`, which turns this rank's sums of squares, one column per
-parameter, into those of the whole parameters. On one device that is what it was given.
+On a sharded plan a rank has only a part of each parameter. The optimizers therefore work on local tensors and call
+`reduce_squares`, which sums the ranks' partial sums of squares. On one device it returns its argument.
 """
 
 from collections.abc import Callable
@@ -10,30 +10,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-WholeSquares = Callable[[list[Tensor], Tensor], Tensor]
+SquaresReducer = Callable[[list[Tensor], Tensor], Tensor]
+"""A function (local parameters, their sums of squares as columns) → the sums of squares of the full parameters."""
 
 
 class LayerWise(torch.optim.Optimizer):
-    """What the two share: norms of all parameters in one reduction."""
+    """Base class of LAMB and LARS: computes the norms of all parameters with one reduction."""
 
-    whole: WholeSquares
+    reduce_squares: SquaresReducer
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, defaults)
-        self.whole = lambda _, squares: squares
+        self.reduce_squares = lambda _, squares: squares
 
     def norms(self, parameters: list[Tensor], others: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The norms of the whole parameters, and of the wholes of what belongs to them, as vectors."""
-        both = [torch.stack(torch._foreach_norm(tensors)).double().square() for tensors in (parameters, others)]
-        weights, rest = self.whole(parameters, torch.stack(both)).sqrt()
-        return weights, rest
+        """Return two vectors of L2 norms: of the full parameters, and of the full tensors of `others`.
 
-    def trained(self) -> list[tuple[dict[str, Any], Tensor]]:
+        `others` has one tensor per parameter, sharded in the same way: its gradient or its update.
+        """
+        local_squares = [
+            torch.stack(torch._foreach_norm(tensors)).double().square() for tensors in (parameters, others)
+        ]
+        parameter_norms, other_norms = self.reduce_squares(parameters, torch.stack(local_squares)).sqrt()
+        return parameter_norms, other_norms
+
+    def parameters_with_gradient(self) -> list[tuple[dict[str, Any], Tensor]]:
+        """Pairs (parameter group, parameter) of the parameters that have a gradient."""
         return [(group, p) for group in self.param_groups for p in group["params"] if p.grad is not None]
 
 
 class LAMB(LayerWise):
-    """Adam whose update of each parameter is scaled to the parameter's norm (You et al. 2020, arXiv:1904.00962)."""
+    """Adam with each parameter's update scaled to the norm of the parameter (You et al. 2020, arXiv:1904.00962)."""
 
     def __init__(
         self,
@@ -48,12 +55,12 @@ class LAMB(LayerWise):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        trained = self.trained()
-        if not trained:
+        pairs = self.parameters_with_gradient()
+        if not pairs:
             return
-        updates = [self._update(group, parameter) for group, parameter in trained]
-        ratios = trust(*self.norms([p for _, p in trained], updates))
-        for (group, parameter), update, ratio in zip(trained, updates, ratios.tolist(), strict=True):
+        updates = [self._update(group, parameter) for group, parameter in pairs]
+        ratios = trust(*self.norms([p for _, p in pairs], updates))
+        for (group, parameter), update, ratio in zip(pairs, updates, ratios.tolist(), strict=True):
             parameter.sub_(update, alpha=group["lr"] * (ratio if group["adapt"] else 1.0))
 
     def _update(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
@@ -72,7 +79,7 @@ class LAMB(LayerWise):
 
 
 class LARS(LayerWise):
-    """SGD with momentum whose rate for each parameter is scaled by its norm over its gradient's (You et al. 2017,
+    """SGD with momentum and a learning rate per parameter, scaled by |parameter| / |gradient| (You et al. 2017,
     arXiv:1708.03888)."""
 
     def __init__(
@@ -89,12 +96,12 @@ class LARS(LayerWise):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002
-        trained = self.trained()
-        if not trained:
+        pairs = self.parameters_with_gradient()
+        if not pairs:
             return
-        gradients = [p.grad for _, p in trained if p.grad is not None]
-        weights, slopes = (vector.tolist() for vector in self.norms([p for _, p in trained], gradients))
-        for (group, parameter), gradient, w, g in zip(trained, gradients, weights, slopes, strict=True):
+        gradients = [p.grad for _, p in pairs if p.grad is not None]
+        weight_norms, gradient_norms = (vector.tolist() for vector in self.norms([p for _, p in pairs], gradients))
+        for (group, parameter), gradient, w, g in zip(pairs, gradients, weight_norms, gradient_norms, strict=True):
             decay, rate = group["weight_decay"], group["lr"]
             if group["adapt"] and w > 0 and g > 0:
                 rate *= group["trust"] * w / (g + decay * w)
@@ -106,6 +113,6 @@ class LARS(LayerWise):
             parameter.sub_(velocity)
 
 
-def trust(weights: Tensor, updates: Tensor) -> Tensor:
-    """|w| / |u|, or 1 where either is zero."""
-    return torch.where((weights > 0) & (updates > 0), weights / updates, 1.0)
+def trust(weight_norms: Tensor, update_norms: Tensor) -> Tensor:
+    """The trust ratio |weight| / |update|, or 1 where either norm is zero."""
+    return torch.where((weight_norms > 0) & (update_norms > 0), weight_norms / update_norms, 1.0)

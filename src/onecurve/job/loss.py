@@ -1,4 +1,5 @@
-"""Losses whose parts add up to the whole: per sample, or a sum with its true count."""
+"""Loss functions that give the same result however a batch is split: they return one value per sample, or a sum with
+its count."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -7,24 +8,49 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.job.weighted import Weighted
 
 IGNORED = -100
-"""Target value that is left out of `next_token`: pad targets with it."""
+"""The target value that `next_token` ignores; use it for padding."""
 
 
 def next_token(logits_BTV: Tensor, target_BT: Tensor) -> Weighted:
-    """Cross-entropy per token; targets of -100 (padding) are left out and not counted."""
+    """Cross-entropy of a language model, averaged over tokens.
+
+    Args:
+        logits_BTV: Logits of shape [batch, tokens, vocabulary].
+        target_BT: Token indices of shape [batch, tokens]. Targets of -100 (padding) are ignored and not counted.
+
+    Returns:
+        The sum over all tokens that are not ignored, and their number.
+    """
     total = F.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED, reduction="sum")
     return Weighted(total, (target_BT != IGNORED).sum())
 
 
 def cross_entropy(logits_BC: Tensor, target_B: Tensor) -> Tensor:
-    """Classification, per sample."""
+    """Cross-entropy of a classifier, averaged over samples.
+
+    Args:
+        logits_BC: Logits of shape [batch, classes].
+        target_B: Class indices of shape [batch].
+
+    Returns:
+        One value per sample, shape [batch].
+    """
     return F.cross_entropy(logits_BC, target_B, reduction="none")
 
 
 def mse(output: Tensor, target: Tensor) -> Tensor:
-    """Squared error, averaged within each sample."""
+    """Mean squared error: averaged over the elements of each sample, then over samples.
+
+    Args:
+        output: A tensor of shape [batch, ...].
+        target: A tensor of the same shape. Shapes are not broadcast.
+
+    Returns:
+        One value per sample, shape [batch].
+    """
     if output.shape != target.shape:
         raise OnecurveError(
-            f"loss.mse: the output has shape {list(output.shape)}, the target {list(target.shape)}; make them equal"
+            "loss.mse: output and target must have the same shape, got output "
+            f"{list(output.shape)} and target {list(target.shape)}; reshape one of them"
         )
     return F.mse_loss(output, target, reduction="none").reshape(len(output), -1).mean(1)

@@ -1,4 +1,4 @@
-"""Metrics: sums that are added over batches and ranks, and what is made of the total."""
+"""Evaluation metrics that are computed from sums over batches and ranks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,32 +9,49 @@ from torch import Tensor
 
 from onecurve.job.weighted import Weighted
 
-_BINS = 2000
+_AUC_BINS = 2000
 
 
 @dataclass(frozen=True)
 class Metric:
-    """For what is not a mean: `sums(output, target)` gives a vector, `finish` turns the vectors' sum into a number."""
+    """An evaluation metric that is not a mean over samples, such as an area under a curve.
+
+    Each batch contributes a vector. The vectors are summed over all batches and ranks, and `finish` computes the metric
+    from that sum. For a metric that is a mean, a function that returns a `onecurve.Weighted` is enough.
+
+    Args:
+        sums: A function `sums(output, target)` that returns a vector of fixed length.
+        finish: A function that turns the sum of these vectors (float64, on the CPU) into the value of the metric.
+
+    Example::
+
+        # root mean squared error
+        oc.Metric(
+            sums=lambda output, target: torch.stack([(output - target).square().sum(), torch.ones_like(target).sum()]),
+            finish=lambda total: (total[0] / total[1]).sqrt().item(),
+        )
+    """
 
     sums: Callable[[Any, Any], Tensor]
     finish: Callable[[Tensor], float]
 
 
 def top1(logits_BC: Tensor, target_B: Tensor) -> Weighted:
-    """The fraction of samples whose largest logit is the target."""
+    """Top-1 accuracy: the fraction of samples whose largest logit is that of the target class."""
     return Weighted((logits_BC.argmax(-1) == target_B).sum(dtype=torch.float64), target_B.numel())
 
 
 def auc() -> Metric:
-    """Area under the ROC curve of logits [B] against targets 0 or 1 [B].
+    """Area under the ROC curve, for logits of shape [B] and targets 0 or 1 of shape [B].
 
-    From histograms of sigmoid(logit) over 2000 bins, since only sums can be added over ranks; scores in one bin count
-    as ties, so the error is below one bin's share of the pairs.
+    The metric is approximate. It counts sigmoid(logit) in 2000 histogram bins, because histograms can be summed over
+    ranks; two scores in the same bin count as a tie. The error is at most half the fraction of
+    (positive, negative) pairs that share a bin.
     """
 
     def sums(logits_B: Tensor, target_B: Tensor) -> Tensor:
-        bins = (logits_B.double().sigmoid() * _BINS).long().clamp(0, _BINS - 1)
-        return torch.bincount(bins + _BINS * (target_B > 0.5), minlength=2 * _BINS).double()
+        bins = (logits_B.double().sigmoid() * _AUC_BINS).long().clamp(0, _AUC_BINS - 1)
+        return torch.bincount(bins + _AUC_BINS * (target_B > 0.5), minlength=2 * _AUC_BINS).double()
 
     def finish(total: Tensor) -> float:
         negative, positive = total.chunk(2)

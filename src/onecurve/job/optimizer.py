@@ -1,4 +1,4 @@
-"""Which optimizer, with which settings for which parameters. Any class of torch.optim can be named."""
+"""Optimizer specifications: a torch.optim class, its settings, and other settings for groups of parameters."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,10 +17,12 @@ from onecurve.job.layerwise import LayerWise
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer]
+"""A function that builds a torch optimizer from (name, parameter) pairs."""
 Groups = Mapping[str, Mapping[str, Any]]
+"""Settings by a pattern of parameter names."""
 
 ELEMENTWISE = ("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
-"""torch.optim classes that treat every element alone, so that a shard of a parameter may be updated by itself."""
+"""torch.optim classes that update every element independently, so that each rank can update its own shard."""
 
 _STATE_TENSORS = {
     "Adam": 2,
@@ -38,9 +40,20 @@ _STATE_TENSORS = {
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`Optimizer(torch.optim.RMSprop, {"lr": 1e-3}, groups={"*.bias": {"weight_decay": 0.0}})`
+    """An optimizer class of `torch.optim` (or your own) with its settings.
 
-    A group's key is a pattern of parameter names (`*` any text, `|` or); a parameter takes the first that matches.
+    Args:
+        kind: The optimizer class, for example `torch.optim.RMSprop`.
+        settings: Keyword arguments of its constructor, for example `{"lr": 1e-3}`.
+        groups: Other settings for some of the parameters. A key is a pattern of parameter names, where `*` matches any
+            text and `|` separates alternatives; its value is a dict of settings. A parameter uses the first pattern
+            that matches its name; a pattern that matches no trained parameter is an error. Default: no groups.
+
+    torch's fused kernel is used if the class has one and `settings` does not choose another implementation.
+
+    Example::
+
+        oc.Optimizer(torch.optim.RMSprop, {"lr": 1e-3}, groups={"*.bias|*norm*": {"weight_decay": 0.0}})
     """
 
     kind: type[torch.optim.Optimizer]
@@ -49,24 +62,30 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         known = list(inspect.signature(self.kind.__init__).parameters)[2:]
-        for source in (self.settings, *self.groups.values()):
-            for name in source:
+        for settings in (self.settings, *self.groups.values()):
+            for name in settings:
                 if name not in known:
                     raise OnecurveError(f"{self.kind.__name__}: unknown setting {name!r} ({nearest(name, known)})")
 
     def __call__(self, named_parameters: NamedParameters) -> torch.optim.Optimizer:
+        """Build the torch optimizer, with the parameters that match no pattern in its first group."""
         members: dict[str, list[nn.Parameter]] = {pattern: [] for pattern in self.groups}
         rest: list[nn.Parameter] = []
         for name, parameter in named_parameters:
             pattern = next((p for p in self.groups if matches(name, p)), None)
             (rest if pattern is None else members[pattern]).append(parameter)
-        groups = [{"params": found, **self.groups[pattern]} for pattern, found in members.items() if found]
+        groups = [
+            {"params": parameters, **self.groups[pattern]} for pattern, parameters in members.items() if parameters
+        ]
         if rest:
             groups.insert(0, {"params": rest})
-        return self.kind(groups, **self._fused(groups))
+        return self.kind(groups, **self._settings_with_fused(groups))
 
     def refuse_unmatched(self, names: Sequence[str]) -> None:
-        """A pattern that matches none of all trained parameters is a mistake; a rank may well have none of them."""
+        """Raise OnecurveError for a pattern that matches none of `names`, the trained parameters of the full model.
+
+        This is not checked when the optimizer is built: one rank of a pipeline may have no parameter of a group.
+        """
         for pattern in self.groups:
             if not any(matches(name, pattern) for name in names):
                 raise OnecurveError(
@@ -76,23 +95,26 @@ class Optimizer:
 
     @property
     def state_tensors(self) -> int:
-        """How many tensors of a parameter's size the optimizer keeps; 0 where it is not known."""
+        """Number of optimizer-state tensors per parameter, each of the parameter's size; 0 if it is not known."""
         if self.kind is torch.optim.SGD:
             return 1 if self.settings.get("momentum") else 0
         return _STATE_TENSORS.get(self.kind.__name__, 0)
 
-    def _fused(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
-        """torch's fused kernel where the class has one: faster, and it can skip an update before the host knows."""
-        chosen = dict(self.settings)
+    def _settings_with_fused(self, groups: list[dict[str, Any]]) -> dict[str, Any]:
+        """The settings, with torch's fused kernel selected if possible.
+
+        It is faster, and it can skip an update by a flag on the device, before the host knows.
+        """
+        settings = dict(self.settings)
         parameters = inspect.signature(self.kind.__init__).parameters
         floating = all(parameter.is_floating_point() for group in groups for parameter in group["params"])
         if (
             floating
             and "fused" in parameters
-            and not {"fused", "foreach", "capturable", "differentiable"} & set(chosen)
+            and not {"fused", "foreach", "capturable", "differentiable"} & set(settings)
         ):
-            chosen["fused"] = True
-        return chosen
+            settings["fused"] = True
+        return settings
 
 
 def AdamW(  # noqa: N802
@@ -102,6 +124,16 @@ def AdamW(  # noqa: N802
     weight_decay: float = 1e-2,
     groups: Groups | None = None,
 ) -> Optimizer:
+    """AdamW: Adam with decoupled weight decay (`torch.optim.AdamW`).
+
+    Args:
+        lr: Learning rate, before the schedule. Default: 1e-3.
+        betas: Decay rates of the running averages of the gradient and of its square. Default: (0.9, 0.999).
+        eps: Number added to the denominator for numerical stability. Default: 1e-8.
+        weight_decay: Weight-decay coefficient. Default: 1e-2.
+        groups: Other settings by a pattern of parameter names, for example `{"*.bias": {"weight_decay": 0.0}}`; see
+            `Optimizer`. Default: None.
+    """
     settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
     return Optimizer(torch.optim.AdamW, settings, groups or {})
 
@@ -113,6 +145,15 @@ def SGD(  # noqa: N802
     nesterov: bool = False,
     groups: Groups | None = None,
 ) -> Optimizer:
+    """Stochastic gradient descent, optionally with momentum (`torch.optim.SGD`).
+
+    Args:
+        lr: Learning rate, before the schedule. Default: 1e-2.
+        momentum: Momentum factor. Default: 0.
+        weight_decay: L2 penalty. Default: 0.
+        nesterov: Use Nesterov momentum. Default: False.
+        groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+    """
     settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
     return Optimizer(torch.optim.SGD, settings, groups or {})
 
@@ -124,7 +165,18 @@ def LAMB(  # noqa: N802
     weight_decay: float = 0.01,
     groups: Groups | None = None,
 ) -> Optimizer:
-    """For large batches. Give norms and biases `{"adapt": False, "weight_decay": 0.0}`."""
+    """LAMB: Adam for large batches, with each parameter's update scaled to the parameter's norm (arXiv:1904.00962).
+
+    Exclude normalization layers and biases from the scaling:
+    `groups={"*norm*|*.bias": {"adapt": False, "weight_decay": 0.0}}`.
+
+    Args:
+        lr: Learning rate, before the schedule. Default: 1e-3.
+        betas: Decay rates of the running averages of the gradient and of its square. Default: (0.9, 0.999).
+        eps: Number added to the denominator for numerical stability. Default: 1e-6.
+        weight_decay: Weight-decay coefficient. Default: 0.01.
+        groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+    """
     return Optimizer(_LAMB, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, groups or {})
 
 
@@ -135,22 +187,39 @@ def LARS(  # noqa: N802
     trust: float = 1e-3,
     groups: Groups | None = None,
 ) -> Optimizer:
-    """For large batches of images. Give norms and biases `{"adapt": False, "weight_decay": 0.0}`."""
+    """LARS: SGD with momentum for large batches of images, with a learning rate per parameter (arXiv:1708.03888).
+
+    Exclude normalization layers and biases from the scaling:
+    `groups={"*norm*|*.bias": {"adapt": False, "weight_decay": 0.0}}`.
+
+    Args:
+        lr: Learning rate, before the schedule. Default: 1.0.
+        momentum: Momentum factor. Default: 0.9.
+        weight_decay: Weight-decay coefficient. Default: 0.
+        trust: Trust coefficient: each parameter's learning rate is
+            lr × trust × |parameter| / (|gradient| + weight_decay × |parameter|). Default: 1e-3.
+        groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+    """
     settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
     return Optimizer(_LARS, settings, groups or {})
 
 
 def matches(name: str, pattern: str) -> bool:
-    return any(fnmatchcase(name, one) for one in pattern.split("|"))
+    """True if a parameter's name matches one of the alternatives of a pattern, which are separated by `|`."""
+    return any(fnmatchcase(name, alternative) for alternative in pattern.split("|"))
 
 
-def refuse_if_whole_needed(optimizer: torch.optim.Optimizer, plan: str) -> None:
-    """A sharded plan updates parts of parameters; an optimizer that looks at whole matrices would compute otherwise."""
+def refuse_if_not_shardable(optimizer: torch.optim.Optimizer, plan: str) -> None:
+    """Raise OnecurveError if the optimizer may give wrong results when a rank has only a shard of each parameter.
+
+    An elementwise optimizer can update shards. Others, for example those that orthogonalize a matrix, need the full
+    parameter.
+    """
     kind = type(optimizer)
-    known = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
-    if not (known or isinstance(optimizer, LayerWise) or getattr(kind, "elementwise", False)):
+    elementwise = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
+    if not (elementwise or isinstance(optimizer, LayerWise) or getattr(kind, "elementwise", False)):
         raise OnecurveError(
-            f"plan {plan}: {kind.__name__} may need whole parameters, this plan holds parts of them; use a plan "
-            f"without 'shard' and 'tensor', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. An optimizer of your own "
-            "that treats every element alone can say so: elementwise = True in its class"
+            f"plan {plan}: {kind.__name__} may need full parameters, but this plan shards them; use a plan without "
+            f"'shard' and 'tensor', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. If {kind.__name__} is your own "
+            "class and updates every element independently, set elementwise = True in it"
         )

@@ -1,4 +1,4 @@
-"""When a training is saved, where, and how long that is kept."""
+"""When checkpoints are saved, where they are stored, and which of them are kept."""
 
 from dataclasses import dataclass
 
@@ -7,30 +7,42 @@ from onecurve.describe.errors import OnecurveError
 
 @dataclass(frozen=True)
 class Save:
-    """By default every ten minutes and at the end; the last two are kept, and that of the best evaluation."""
+    """When to save checkpoints, where, and how many to keep.
+
+    By default a checkpoint is saved every ten minutes, after the best evaluation so far, and at the end of training;
+    the two newest and the best one are kept.
+
+    Args:
+        every: Number of steps between checkpoints. Default: None, save by time (`minutes`).
+        minutes: Minutes between checkpoints; not used if `every` is set. Default: 10.
+        last: Number of newest checkpoints to keep. Default: 2.
+        keep_every: Also save, and never delete, the checkpoints at multiples of this many steps. If `every` is set,
+            this must be a multiple of it. Default: None.
+        best: Save after an evaluation that is the best so far, and keep that checkpoint. Default: True.
+        to: Folder or fsspec URL for the checkpoints, for example `"s3://bucket/run"`. Default: None, the run's folder.
+
+    Example::
+
+        oc.Save(every=500, last=3, keep_every=10_000)
+    """
 
     every: int | None = None
-    """Steps between saves, instead of minutes."""
     minutes: float = 10.0
     last: int = 2
-    """How many of the newest are kept."""
     keep_every: int | None = None
-    """Those of every so many steps are kept for good."""
     best: bool = True
-    """Whether to save after an evaluation that is the best so far, and to keep that."""
     to: str | None = None
-    """Another place than the run's folder: anything fsspec knows, `s3://bucket/run`."""
 
     def __post_init__(self) -> None:
         for name, value in (("every", self.every), ("last", self.last), ("keep_every", self.keep_every)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise OnecurveError(f"Save: {name} = {value!r}; a whole number of at least 1 is needed")
+                raise OnecurveError(f"Save: {name} must be an integer of at least 1, got {value!r}")
         if not (isinstance(self.minutes, int | float) and self.minutes > 0):
-            raise OnecurveError(f"Save: minutes = {self.minutes!r}; a number above 0 is needed")
+            raise OnecurveError(f"Save: minutes must be a number above 0, got {self.minutes!r}")
         if self.keep_every and self.every and self.keep_every % self.every:
             raise OnecurveError(
-                f"Save: keep_every = {self.keep_every} is not a multiple of every = {self.every}, so few of those "
-                "steps are saved; make it one"
+                f"Save: keep_every must be a multiple of every, got keep_every = {self.keep_every} and "
+                f"every = {self.every}"
             )
         if self.to is not None and not isinstance(self.to, str):
-            raise OnecurveError(f"Save: to is a {type(self.to).__name__}; a folder or a URL is needed, as text")
+            raise OnecurveError(f"Save: to must be a folder or URL as text, got {type(self.to).__name__}")

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the step, as a factor of the optimizer's own rate."""
+"""Learning-rate schedules: pure functions of the step that return a factor for the optimizer's learning rate."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,13 @@ Shape = Literal["constant", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """Rises linearly over `warmup` steps, then follows its shape down to `final` at the last step."""
+    """A linear warmup to a factor of 1, then a constant factor of 1 or a decay to `final` at the last step.
+
+    Args:
+        shape: `"constant"`, `"linear"` or `"cosine"`. Default: `"constant"`.
+        warmup: Number of warmup steps. Default: 0.
+        final: Factor at the last step; a constant schedule ignores it. Default: 0.
+    """
 
     shape: Shape = "constant"
     warmup: int = 0
@@ -20,40 +26,70 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
-            raise OnecurveError(f"schedule: warmup = {self.warmup} steps; 0 or more is needed")
+            raise OnecurveError(f"schedule: warmup must be at least 0 steps, got {self.warmup}")
 
     def factor(self, step: int, steps: int) -> float:
-        """The factor for step `step` (from 0) of `steps`."""
+        """The learning-rate factor for step `step` (counted from 0) of `steps`."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         if self.shape == "constant":
             return 1.0
         progress = min(1.0, (step - self.warmup) / max(1, steps - 1 - self.warmup))
-        fall = progress if self.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
-        return 1 - (1 - self.final) * fall
-
-
-def linear_scaling(lr: float, batch: int, base: int = 256) -> float:
-    """A rate found for batches of `base`, for `batch`: in proportion (SGD; Goyal et al. 2017, arXiv:1706.02677)."""
-    return lr * batch / base
-
-
-def sqrt_scaling(lr: float, batch: int, base: int = 256) -> float:
-    """In proportion to the square root (Adam, LAMB; Krizhevsky 2014, arXiv:1404.5997)."""
-    return lr * math.sqrt(batch / base)
+        decay = progress if self.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
+        return 1 - (1 - self.final) * decay
 
 
 AnySchedule = Schedule | Callable[[int, int], float]
-"""A Schedule, or the user's own `factor(step, steps)`."""
+"""A Schedule, or the user's own function `factor(step, steps)`."""
 
 
 def constant(warmup: int = 0) -> Schedule:
+    """A constant learning rate.
+
+    Args:
+        warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+    """
     return Schedule("constant", warmup)
 
 
 def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
+    """A learning rate that decays linearly until the last step.
+
+    Args:
+        warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+        final: Rate at the last step, as a fraction of the optimizer's learning rate. Default: 0.
+    """
     return Schedule("linear", warmup, final)
 
 
 def cosine(warmup: int = 0, final: float = 0.0) -> Schedule:
+    """A learning rate that decays along half a cosine period until the last step.
+
+    Args:
+        warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+        final: Rate at the last step, as a fraction of the optimizer's learning rate. Default: 0.
+    """
     return Schedule("cosine", warmup, final)
+
+
+def linear_scaling(lr: float, batch: int, base: int = 256) -> float:
+    """Scale a learning rate in proportion to the batch size. Common for SGD (Goyal et al. 2017, arXiv:1706.02677).
+
+    Args:
+        lr: Learning rate that was tuned for a global batch of `base` samples.
+        batch: The new global batch, in samples.
+        base: The global batch that `lr` was tuned for, in samples. Default: 256.
+    """
+    return lr * batch / base
+
+
+def sqrt_scaling(lr: float, batch: int, base: int = 256) -> float:
+    """Scale a learning rate with the square root of the batch size. Common for Adam and LAMB (Krizhevsky 2014,
+    arXiv:1404.5997).
+
+    Args:
+        lr: Learning rate that was tuned for a global batch of `base` samples.
+        batch: The new global batch, in samples.
+        base: The global batch that `lr` was tuned for, in samples. Default: 256.
+    """
+    return lr * math.sqrt(batch / base)

@@ -1,4 +1,4 @@
-"""The user's script: import it, call its `job()` with the arguments of the command line."""
+"""Loads the user's script and calls its `job()` function with arguments from the command line."""
 
 import importlib.util
 import inspect
@@ -14,58 +14,63 @@ from onecurve.job.job import Job
 
 
 def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
-    """`load_job(Path("train.py"), ["lr=1e-4"])`"""
+    """Import the script and return what its `job()` returns: `load_job(Path("train.py"), ["lr=1e-4"])`."""
     function = _job_function(_import(path), path)
-    chosen = read_arguments(function, arguments, str(path))
+    kwargs = read_arguments(function, arguments, str(path))
     try:
-        job = function(**chosen)
+        job = function(**kwargs)
     except OnecurveError:
         raise
     except Exception as error:
         raise UserCodeError(f"{path}: job() raised {type(error).__name__}: {error}") from error
     if not isinstance(job, Job):
-        raise OnecurveError(f"{path}: job() returned {type(job).__name__}; it must return an onecurve.Job")
+        raise OnecurveError(f"{path}: job() must return a onecurve.Job, got {type(job).__name__}")
     return job
 
 
 def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where: str) -> dict[str, Any]:
-    """Turn `name=value` words into the function's arguments, typed by its annotations or defaults."""
+    """Parse `name=value` strings into keyword arguments of the function.
+
+    A value's type comes from the parameter's annotation, or else from its default; `where` names the script in errors.
+    """
     parameters = inspect.signature(function).parameters
     hints = get_type_hints(function)
-    chosen: dict[str, Any] = {}
-    for word in arguments:
-        name, equals, value = word.partition("=")
+    kwargs: dict[str, Any] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
         if not equals:
             raise OnecurveError(
-                f"{where}: cannot read the argument {word!r}; arguments of job() are written name=value"
+                f"{where}: cannot read the argument {argument!r}; write arguments of job() as name=value"
             )
         if name not in parameters:
             raise OnecurveError(f"{where}: job() has no argument {name!r} ({nearest(name, parameters)})")
         default = parameters[name].default
         kind = hints.get(name, str if default in (inspect.Parameter.empty, None) else type(default))
         try:
-            chosen[name] = from_plain(kind, value, name, lax=True)
+            kwargs[name] = from_plain(kind, value, name, lax=True)
         except OnecurveError:
-            wanted = getattr(kind, "__name__", str(kind))
-            raise OnecurveError(f"{where}: argument {word!r}: {value!r} cannot be read as {wanted}") from None
-    needed = [
+            expected = getattr(kind, "__name__", str(kind))
+            raise OnecurveError(f"{where}: argument {argument!r}: {value!r} cannot be read as {expected}") from None
+    required = [
         n for n, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    missing = [name for name in needed if name not in chosen]
+    missing = [name for name in required if name not in kwargs]
     if missing:
-        raise OnecurveError(f"{where}: job() needs {missing[0]!r}; add {missing[0]}=… after the script's name")
-    return chosen
+        raise OnecurveError(
+            f"{where}: job() requires the argument {missing[0]!r}; add {missing[0]}=… after the script's name"
+        )
+    return kwargs
 
 
 def _import(path: Path) -> ModuleType:
     if not path.is_file():
-        hint = "it is a folder" if path.is_dir() else "no such file"
-        raise OnecurveError(f"{path}: {hint}; give the Python file that defines job()")
+        problem = "it is a folder" if path.is_dir() else "no such file"
+        raise OnecurveError(f"{path}: {problem}; pass the Python file that defines job()")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise OnecurveError(f"{path}: not a Python file")
+        raise OnecurveError(f"{path}: not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    # As `python train.py` would: neighbours can be imported, and what the script defines can be found again by name.
+    # Like `python train.py`: the script can import modules of its own folder, and its classes can be found by name.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
     try:
@@ -81,10 +86,11 @@ def _job_function(module: ModuleType, path: Path) -> Callable[..., Any]:
     function = getattr(module, "job", None)
     if function is None:
         raise OnecurveError(
-            f"{path}: no function 'job' in it; add\n\n    def job() -> onecurve.Job:\n        return onecurve.Job(…)\n"
+            f"{path}: it defines no function 'job'; add\n\n"
+            "    def job() -> onecurve.Job:\n        return onecurve.Job(…)\n"
         )
     if not callable(function):
         raise OnecurveError(
-            f"{path}: 'job' is a {type(function).__name__}; it must be a function that returns an onecurve.Job"
+            f"{path}: 'job' must be a function that returns a onecurve.Job, got {type(function).__name__}"
         )
     return function  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""A sum and what it was taken over, so that parts add up to the whole whatever the split."""
+"""A sum together with its count, so that the mean of a batch does not depend on how the batch is split."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,21 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Weighted:
-    """`Weighted(sum, count)`: the mean is sum / count, over all ranks and rounds. `count` takes no gradient."""
+    """A sum and the number of items in it: the value that a loss or metric returns for one batch.
+
+    Sums and counts are added over all ranks and gradient-accumulation rounds; the mean is total sum / total count. Use
+    it when the loss is not a mean over samples, for example a mean over the tokens that are not padding.
+
+    Args:
+        sum: The sum over the items of this batch, a scalar tensor. A loss needs it to be differentiable.
+        count: The number of items, a number or a scalar tensor. It gets no gradient.
+
+    Example::
+
+        def loss(logits, target):
+            total = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum")
+            return oc.Weighted(total, (target != -100).sum())
+    """
 
     sum: Tensor
     count: Tensor | float

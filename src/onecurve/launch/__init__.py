@@ -1,4 +1,6 @@
-"""Starts the ranks of one host and watches them. torch's elastic agent does the work, with a rendezvous of our own.
+"""Starts the ranks of one host as processes, waits for them, and reports the first failure.
 
-Start with local.py; rendezvous.py says where ranks meet, failure.py what is said when one of them fails.
+The work is done by torch's elastic agent, with a rendezvous that listens on the loopback device only. This package
+knows nothing about jobs, plans or models. Start reading with local.py; rendezvous.py is where ranks meet, failure.py
+turns a rank's failure into one message, stop.py handles Ctrl-C inside a rank.
 """

@@ -1,6 +1,6 @@
-"""What is said when a rank fails: once, with its rank, by the process that started it.
+"""Reports the failure of a rank once, with its rank number, from the process that started the ranks.
 
-The rank writes its failure into the file that torch's elastic agent (ours or torchrun's) has named for it.
+A rank writes its failure to the file that torch's elastic agent (ours or torchrun's) names in an environment variable.
 """
 
 import json
@@ -14,25 +14,26 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 
-_FILE = "TORCHELASTIC_ERROR_FILE"
+_ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 
 
 class RankFailedError(OnecurveError):
-    """A rank ended before its work did."""
+    """A rank ended before its work was done."""
 
 
 def write_failure(error: BaseException) -> bool:
-    """Leave the failure for the agent to find; False where there is no agent."""
-    path = os.environ.get(_FILE)
+    """Write the failure to the agent's error file; return False if there is no agent."""
+    path = os.environ.get(_ERROR_FILE_VARIABLE)
     if path is None:
         return False
-    own_words = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
+    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
     extra = {"py_callstack": full_text(error), "timestamp": str(int(time.time()))}
-    # torchrun reads `message`; the rest is for us: a finer clock, to tell who failed first.
+    # torchrun reads `message`. `time` is ours, because the agent's timestamps have a resolution of one second only and
+    # cannot tell which rank failed first; `own` marks errors that are shown without a rank number.
     data = {
         "message": {"message": f"{type(error).__name__}: {error}", "extraInfo": extra},
         "time": time.time(),
-        "own": own_words,
+        "own": is_input_error,
     }
     with open(path, "w", encoding="utf-8") as file:
         json.dump(data, file)
@@ -40,7 +41,7 @@ def write_failure(error: BaseException) -> bool:
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
-    """The failure that the others followed from: the earliest."""
+    """The earliest failure as an error: the failures of other ranks usually follow from it."""
     rank, failure = min(failures.items(), key=lambda item: _time(item[1]))
     data = failure.error_file_data
     text = _text(data)
@@ -59,11 +60,13 @@ def _text(data: Mapping[str, Any]) -> str | None:
 
 
 def _ending(failure: ProcessFailure) -> str:
+    """How a rank ended that left no error file, as the end of a sentence."""
     if failure.exitcode >= 0:
-        return f"ended with exit status {failure.exitcode} and left no message"
+        return f"ended with exit status {failure.exitcode} and left no error message"
     name = signal.Signals(-failure.exitcode).name
     hint = (
-        "; the kernel does this when memory runs out: see 'dmesg', use a smaller micro-batch or shard"
+        "; the kernel does this when the host runs out of memory: check 'dmesg', and use a smaller micro-batch or a "
+        "plan with 'shard'"
         if name == "SIGKILL"
         else ""
     )

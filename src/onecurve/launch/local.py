@@ -1,4 +1,4 @@
-"""Starts the ranks of one host with torch's elastic agent and waits for them."""
+"""Starts the ranks of this host with torch's elastic agent and waits for them."""
 
 import logging
 import os
@@ -18,13 +18,14 @@ from onecurve.launch.failure import first_failure
 from onecurve.launch.rendezvous import LoopbackRendezvous
 
 _LOOPBACK_DEVICE = "lo"
-_SECONDS_TO_FINISH = 600  # a large model takes its time to be saved; a second Ctrl-C does not wait
+_SHUTDOWN_SECONDS = 600  # saving a large model takes long; a second Ctrl-C does not wait
 
 
 def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
-    """Run `python -m module arguments…` as every rank; raises RankFailedError where one fails.
+    """Run `python -m module arguments…` in `ranks` processes and wait for them; return True when all have finished.
 
-    Ctrl-C and SIGTERM ask all ranks to finish their step and end, a second one ends them at once; both return False.
+    Raises RankFailedError if a rank fails. After Ctrl-C, SIGTERM or SIGHUP all ranks finish their step and end; a
+    second signal ends them immediately. In both cases the result is False.
     """
     _silence_agent()
     with tempfile.TemporaryDirectory(prefix="onecurve-") as folder, _environment(_private_network()):
@@ -37,7 +38,7 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
             max_restarts=0,
             monitor_interval=0.1,
         )
-        agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_SECONDS_TO_FINISH)
+        agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_SHUTDOWN_SECONDS)
         with _signals_as_interrupt():
             try:
                 result = agent.run()
@@ -49,19 +50,23 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
 
 
 def _silence_agent() -> None:
-    """What there is to say of ranks that fail or stop, we say. Each of the agent's loggers has a level of its own."""
+    """Turn off the agent's log messages, since failures and stops are reported here.
+
+    Each of the agent's loggers sets its own level, so their parent's level has no effect.
+    """
     for name in [*logging.root.manager.loggerDict]:
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _private_network() -> dict[str, str]:
-    """Ranks of one host talk over the loopback device: no port is open to the network."""
+    """Environment variables that keep the ranks' traffic on the loopback device, so that no port is open to others."""
     return {"GLOO_SOCKET_IFNAME": _LOOPBACK_DEVICE, "NCCL_SOCKET_IFNAME": _LOOPBACK_DEVICE}
 
 
 @contextmanager
 def _environment(additions: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for a while; variables that the user has set keep their value."""
     before = {name: os.environ.get(name) for name in additions}
     os.environ.update({name: value for name, value in additions.items() if before[name] is None})
     try:
@@ -74,8 +79,11 @@ def _environment(additions: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _signals_as_interrupt() -> Iterator[None]:
-    """The agent passes on the signal it gets. Loader processes ignore SIGINT alone, so ranks always get that."""
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    """Turn SIGTERM and SIGHUP into SIGINT.
+
+    The agent forwards the signal that it receives, and the data loaders' processes ignore only SIGINT.
+    """
+    previous_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGINT"
 
     def interrupt(_: int, __: FrameType | None) -> None:
@@ -87,5 +95,5 @@ def _signals_as_interrupt() -> Iterator[None]:
         yield
     finally:
         del os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"]
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)

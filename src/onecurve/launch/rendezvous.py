@@ -1,7 +1,7 @@
-"""Where the ranks of one host meet: a store on a loopback listener, a fresh prefix for each generation.
+"""The rendezvous of the ranks of one host: a TCPStore on the loopback device, a new one for each generation.
 
-torch's own rendezvous unpickles what any client can write, and its stores listen on all interfaces; this one listens on
-127.0.0.1 alone and decodes nothing.
+torch's own rendezvous unpickles data that any client can write, and its stores listen on all network interfaces. This
+one listens on 127.0.0.1 only and decodes nothing.
 """
 
 import socket
@@ -13,7 +13,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class LoopbackRendezvous(RendezvousHandler):
-    """One agent, on this host; the agent's store serves the ranks too."""
+    """A rendezvous of one agent, on this host; the ranks use the agent's store."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
@@ -21,7 +21,7 @@ class LoopbackRendezvous(RendezvousHandler):
         self._store: TCPStore | None = None
 
     def next_rendezvous(self) -> RendezvousInfo:
-        # Ranks dial the store without a prefix of their own, so each generation gets a store of its own as well.
+        # Ranks connect to the store without a prefix, so keys of different generations are separate only in new stores.
         listener = socket.create_server((_LOOPBACK, 0))
         port = listener.getsockname()[1]
         self._store = TCPStore(

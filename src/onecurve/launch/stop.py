@@ -1,4 +1,4 @@
-"""Ctrl-C as a wish: the ranks finish their step together and end. A second one is an order."""
+"""Handles Ctrl-C: the first one lets all ranks finish their step and end together, the second one ends immediately."""
 
 import os
 import signal
@@ -6,24 +6,27 @@ from types import FrameType
 
 
 class StopRequest:
-    """Asked for by SIGINT while it is entered. Imports nothing slow: a rank makes it before torch is loaded."""
+    """A context manager that records SIGINT; calling it returns True once a stop was requested.
+
+    This module imports nothing slow, because a rank creates the request before it imports torch.
+    """
 
     def __init__(self, *, launched: bool = False) -> None:
-        """A `launched` rank leaves the second Ctrl-C to its launcher, and stops when that is gone."""
-        self._asked = False
+        """A `launched` rank leaves the second Ctrl-C to its launcher, and also stops when the launcher is gone."""
+        self._requested = False
         self._launcher = os.getppid() if launched else None
 
     def __enter__(self) -> "StopRequest":
-        self._before = signal.signal(signal.SIGINT, self._ask)
+        self._previous_handler = signal.signal(signal.SIGINT, self._record)
         return self
 
     def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGINT, self._before)
+        signal.signal(signal.SIGINT, self._previous_handler)
 
     def __call__(self) -> bool:
-        return self._asked or (self._launcher is not None and os.getppid() != self._launcher)
+        return self._requested or (self._launcher is not None and os.getppid() != self._launcher)
 
-    def _ask(self, _: int, __: FrameType | None) -> None:
-        if self._asked and self._launcher is None:
+    def _record(self, _: int, __: FrameType | None) -> None:
+        if self._requested and self._launcher is None:
             raise KeyboardInterrupt
-        self._asked = True
+        self._requested = True

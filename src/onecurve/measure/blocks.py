@@ -1,4 +1,4 @@
-"""The blocks of a model: its repeated children, each wrapped, recomputed or split as one."""
+"""Finds a model's blocks: the repeated children that are wrapped, recomputed or assigned to a stage as one unit."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -13,23 +13,24 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
 
 def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
-    """Names of the outermost modules that have siblings of their own class, in the order of the model.
+    """Return the names of the outermost modules that have siblings of the same class, in model order.
 
-    Leaves (a Linear among Linears) are too small to be blocks, and so are modules without parameters. A block that
-    shares a parameter with the rest of the model is left out: it cannot be wrapped alone; and so is one that the model
-    goes through without calling it. `called` are the modules known to be called, None where that is not known.
+    Modules without children (a Linear among Linears) or without parameters are not blocks. A block that shares a
+    parameter with the rest of the model is left out, because it cannot be wrapped on its own. If `called` (the names of
+    the modules that a forward calls) is given, a block that the model uses without calling it is left out too.
     """
     blocks: list[str] = []
-    _search(module, "", blocks, called)
-    shared = {block for owners in _owners(module, blocks) if len(owners) > 1 for block in owners}
+    _collect_blocks(module, "", blocks, called)
+    shared = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners}
     return [name for name in blocks if name not in shared]
 
 
 def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) -> set[str] | None:
-    """The names of the modules that a forward calls; None where it fails, as one on fake tensors may."""
+    """Return the names of the modules that a forward calls, or None if it fails (as it may on fake tensors)."""
     called: set[str] = set()
     hooks = [
-        each.register_forward_pre_hook(lambda *_, name=name: called.add(name)) for name, each in module.named_modules()
+        submodule.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        for name, submodule in module.named_modules()
     ]
     try:
         forward(module)
@@ -43,63 +44,67 @@ def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) ->
 
 @contextmanager
 def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
-    """Blocks, each with what it returned once, that hand on what they are given instead of computing."""
-    before = {block: block.__dict__.get("forward") for block in blocks}
+    """Make each block return its first input tensor instead of computing.
 
-    def hand_on(returned: Any) -> Callable[..., Any]:
+    `blocks` maps each block to an output it returned earlier; the new output has the same structure and shapes.
+    """
+    original_forwards = {block: block.__dict__.get("forward") for block in blocks}
+
+    def identity_forward(recorded_output: Any) -> Callable[..., Any]:
         def forward(*arguments: Any, **kwargs: Any) -> Any:
-            given = next(each for each in pytree.tree_leaves((arguments, kwargs)) if isinstance(each, Tensor))
-            leaves, form = pytree.tree_flatten(returned)
-            place = next(number for number, each in enumerate(leaves) if isinstance(each, Tensor))
-            if leaves[place].shape != given.shape:
-                given = _Reshaped.apply(given, leaves[place])  # type: ignore[no-untyped-call]
-            if given.is_floating_point() and not given.requires_grad and torch.is_grad_enabled():
-                given = given.detach().requires_grad_()  # as behind blocks that are trained
-            return pytree.tree_unflatten([given if n == place else each for n, each in enumerate(leaves)], form)
+            tensor = next(leaf for leaf in pytree.tree_leaves((arguments, kwargs)) if isinstance(leaf, Tensor))
+            leaves, structure = pytree.tree_flatten(recorded_output)
+            index = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+            if leaves[index].shape != tensor.shape:
+                tensor = _Reshape.apply(tensor, leaves[index])  # type: ignore[no-untyped-call]
+            if tensor.is_floating_point() and not tensor.requires_grad and torch.is_grad_enabled():
+                tensor = tensor.detach().requires_grad_()  # the output of a trainable block requires a gradient
+            leaves[index] = tensor
+            return pytree.tree_unflatten(leaves, structure)
 
         return forward
 
     try:
-        for block, returned in blocks.items():
-            block.forward = hand_on(returned)
+        for block, recorded_output in blocks.items():
+            block.forward = identity_forward(recorded_output)
         yield
     finally:
-        for block, forward in before.items():
-            if forward is None:
+        for block, original in original_forwards.items():
+            if original is None:
                 del block.forward
             else:
-                block.forward = forward
+                block.forward = original
 
 
-class _Reshaped(torch.autograd.Function):
-    """A tensor of another shape, which gradients go through all the same."""
+class _Reshape(torch.autograd.Function):
+    """Returns an uninitialized tensor of another shape, through which gradients still flow."""
 
     @staticmethod
-    def forward(ctx: Any, given: Tensor, like: Tensor) -> Tensor:
-        ctx.like = given
+    def forward(ctx: Any, tensor: Tensor, like: Tensor) -> Tensor:
+        ctx.input = tensor
         return torch.empty_like(like)
 
     @staticmethod
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return torch.empty_like(ctx.like), None
+        return torch.empty_like(ctx.input), None
 
 
-def _search(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:
+def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:
     children = dict(module.named_children())
-    possible = {
+    candidates = {
         name: child
         for name, child in children.items()
-        if _may_be_block(child) and (called is None or prefix + name in called)
+        if _can_be_block(child) and (called is None or prefix + name in called)
     }
-    classes = Counter(type(child) for child in possible.values())
+    classes = Counter(type(child) for child in candidates.values())
     for name, child in children.items():
-        if name in possible and classes[type(child)] > 1:
+        if name in candidates and classes[type(child)] > 1:
             blocks.append(prefix + name)
         else:
-            _search(child, f"{prefix}{name}.", blocks, called)
+            _collect_blocks(child, f"{prefix}{name}.", blocks, called)
 
 
-def _may_be_block(module: nn.Module) -> bool:
+def _can_be_block(module: nn.Module) -> bool:
     return (
         not isinstance(module, _CONTAINERS)
         and next(module.children(), None) is not None
@@ -107,17 +112,17 @@ def _may_be_block(module: nn.Module) -> bool:
     )
 
 
-def _owners(module: nn.Module, blocks: list[str]) -> list[set[str]]:
-    """For each parameter the blocks it is in; "" stands for the rest of the model."""
+def _parameter_owners(module: nn.Module, blocks: list[str]) -> list[set[str]]:
+    """Return, for each parameter, the blocks that contain it; "" stands for the rest of the model."""
     owners: dict[int, set[str]] = {}
     inside: set[int] = set()
     for block in blocks:
-        for each in module.get_submodule(block).modules():
-            inside.add(id(each))
-            for parameter in each.parameters(recurse=False):
+        for submodule in module.get_submodule(block).modules():
+            inside.add(id(submodule))
+            for parameter in submodule.parameters(recurse=False):
                 owners.setdefault(id(parameter), set()).add(block)
-    for each in module.modules():
-        if id(each) not in inside:
-            for parameter in each.parameters(recurse=False):
+    for submodule in module.modules():
+        if id(submodule) not in inside:
+            for parameter in submodule.parameters(recurse=False):
                 owners.setdefault(id(parameter), set()).add("")
     return list(owners.values())

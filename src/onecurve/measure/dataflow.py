@@ -1,7 +1,8 @@
-"""Follows what a model's forward makes of its blocks' outputs, on fake tensors.
+"""Traces, on fake tensors, which block outputs and which other modules each block depends on.
 
-Every storage carries labels: which blocks' tensors and which units went into it. An operation hands its arguments'
-labels on to its results, whether gradients flow or not. What a block returns begins anew, with a label of its own.
+Every storage carries labels: the block outputs and the units (modules outside the blocks) that it was computed from. An
+operation passes the labels of its arguments on to its results, whether or not gradients flow. The output of a block
+starts again with a single label of its own.
 """
 
 from collections import Counter
@@ -14,70 +15,80 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onecurve.describe.dataflow import Dataflow, Source
+from onecurve.describe.dataflow import BlockOutput, Dataflow
 from onecurve.describe.errors import OnecurveError
 
-Labels = frozenset[Source | str]
+Labels = frozenset[BlockOutput | str]
+"""Block outputs, and the names of units."""
 
 
 def trace_dataflow(
     model: nn.Module, blocks: Sequence[str], mode: FakeTensorMode, forward: Callable[[], object]
 ) -> Dataflow:
-    """`forward` runs the model on fake tensors of `mode`."""
-    trace = _Trace(model, blocks)
+    """Return the data flow between `blocks`. `forward` must run the model on fake tensors of `mode`.
+
+    Raises OnecurveError if the forward does not call every block exactly once.
+    """
+    tracer = _LabelTracer(model, blocks)
     with ExitStack() as stack:
         stack.enter_context(mode)
-        stack.enter_context(trace)
-        for handle in trace.hooks(model):
+        stack.enter_context(tracer)
+        for handle in tracer.register_hooks(model):
             stack.callback(handle.remove)
         output = forward()
-    _refuse_repeated(blocks, trace.called)
-    consumers = [*trace.consumed, trace.labels(output)]
-    used = [frozenset(each for each in labels if isinstance(each, str)) for labels in consumers]
-    idle = frozenset(trace.units).difference(*used)
+    _refuse_repeated(blocks, tracer.called)
+    consumers = [*tracer.consumed, tracer.labels(output)]
+    used = [frozenset(label for label in labels if isinstance(label, str)) for labels in consumers]
+    unused = frozenset(tracer.units).difference(*used)
     return Dataflow(
-        tuple(trace.called),
-        tuple(trace.units),
-        tuple(tuple(sorted(each for each in labels if isinstance(each, Source))) for labels in consumers),
-        (*used[:-1], used[-1] | idle),  # what nobody needs must be somewhere all the same
-        frozenset(trace.opened),
+        tuple(tracer.called),
+        tuple(tracer.units),
+        tuple(tuple(sorted(label for label in labels if isinstance(label, BlockOutput))) for labels in consumers),
+        (*used[:-1], used[-1] | unused),  # unused units still need an owner: they go to the last stage
+        frozenset(tracer.units_used_without_call),
     )
 
 
-class _Trace(TorchDispatchMode):
+class _LabelTracer(TorchDispatchMode):
+    """Propagates labels through every operation of a forward."""
+
     def __init__(self, model: nn.Module, blocks: Sequence[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._blocks = set(blocks)
         self.units = side_units(model, blocks)
         self.called: list[str] = []
+        """Blocks in the order of their calls."""
         self.consumed: list[Labels] = []
-        self._found: dict[int, Labels] = {}
-        self._owned: dict[int, str] = {}
-        """What units hold: a label only for who uses it without calling the unit."""
-        self._given: dict[int | None, int] = {}
-        """What the block now running was given, and how often it had been written into."""
-        self.opened: set[str] = set()
-        self._alive: dict[int, object] = {}  # so that no storage's address is used twice
-        self._inside = 0
+        """Labels of the inputs of each call in `called`."""
+        self.units_used_without_call: set[str] = set()
+        self._labels: dict[int, Labels] = {}
+        """Labels by storage."""
+        self._owning_unit: dict[int, str] = {}
+        """The unit of each parameter and buffer, by storage. It becomes a label only outside module calls."""
+        self._input_versions: dict[int | None, int] = {}
+        """Versions of the running block's input tensors at the time of the call, by storage."""
+        self._alive: dict[int, object] = {}  # keeps storages alive, so that no address is used twice
+        self._depth = 0
+        """Number of blocks and units whose forward is running."""
         for name in self.units:
             unit = model.get_submodule(name)
             for tensor in (*unit.parameters(), *unit.buffers()):
                 key = self._key(tensor)
                 if key is not None:
-                    self._owned.setdefault(key, name)
+                    self._owning_unit.setdefault(key, name)
 
-    def hooks(self, model: nn.Module) -> list[Any]:
+    def register_hooks(self, model: nn.Module) -> list[Any]:
+        """Register hooks on all blocks and units; return their handles."""
         handles = []
         for name in (*self._blocks, *self.units):
             module = model.get_submodule(name)
-            handles.append(module.register_forward_pre_hook(self._begin(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._end(name)))
+            handles.append(module.register_forward_pre_hook(self._pre_hook(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._post_hook(name)))
         return handles
 
     def labels(self, values: Any) -> Labels:
-        """Of everything in a nest of tensors."""
-        tensors = [each for each in pytree.tree_leaves(values) if isinstance(each, Tensor)]
-        return frozenset().union(*map(self._of, tensors))
+        """The union of the labels of all tensors in a nested structure."""
+        return frozenset().union(*map(self._tensor_labels, _tensors(values)))
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -91,56 +102,53 @@ class _Trace(TorchDispatchMode):
                 for value, argument in zip(arguments, operation._schema.arguments, strict=False)
                 if argument.alias_info is not None and argument.alias_info.is_write
             ]
-            for leaf in pytree.tree_leaves((result, written)):
-                if isinstance(leaf, Tensor):
-                    self._mark(leaf, self._of(leaf) | labels)
+            for tensor in _tensors((result, written)):
+                self._set_labels(tensor, self._tensor_labels(tensor) | labels)
         return result
 
-    def _begin(self, name: str) -> Callable[..., None]:
-        def begin(_: nn.Module, *given: Any) -> None:
+    def _pre_hook(self, name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, *inputs: Any) -> None:
             if name in self._blocks:
                 self.called.append(name)
-                self.consumed.append(self.labels(given))
-                tensors = [each for each in pytree.tree_leaves(given) if isinstance(each, Tensor)]
-                self._given = {self._key(each): each._version for each in tensors}
-            self._inside += 1
+                self.consumed.append(self.labels(inputs))
+                self._input_versions = {self._key(tensor): tensor._version for tensor in _tensors(inputs)}
+            self._depth += 1
 
-        return begin
+        return hook
 
-    def _end(self, name: str) -> Callable[..., None]:
-        def end(_: nn.Module, __: Any, output: Any) -> None:
-            self._inside -= 1
-            tensors = [each for each in pytree.tree_leaves(output) if isinstance(each, Tensor)]
-            for number, tensor in enumerate(tensors):
+    def _post_hook(self, name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            self._depth -= 1
+            for number, tensor in enumerate(_tensors(output)):
                 if name in self._blocks:
-                    # What the block was given and hands on is still what it was.
-                    handed_on = self._given.get(self._key(tensor)) == tensor._version
-                    before: Labels = self._of(tensor) if handed_on else frozenset()
-                    self._mark(tensor, before | {Source(len(self.called) - 1, number)})
+                    # An input that the block returns unchanged keeps the labels it had.
+                    unchanged = self._input_versions.get(self._key(tensor)) == tensor._version
+                    before: Labels = self._tensor_labels(tensor) if unchanged else frozenset()
+                    self._set_labels(tensor, before | {BlockOutput(len(self.called) - 1, number)})
                 else:
-                    self._mark(tensor, self._of(tensor) | {name})
+                    self._set_labels(tensor, self._tensor_labels(tensor) | {name})
 
-        return end
+        return hook
 
-    def _of(self, tensor: Tensor) -> Labels:
+    def _tensor_labels(self, tensor: Tensor) -> Labels:
         key = self._key(tensor)
         if key is None:
             return frozenset()
-        found: Labels = self._found.get(key, frozenset())
-        if self._inside or key not in self._owned:
-            return found
-        self.opened.add(self._owned[key])
-        return found | {self._owned[key]}
+        labels: Labels = self._labels.get(key, frozenset())
+        if self._depth or key not in self._owning_unit:
+            return labels
+        self.units_used_without_call.add(self._owning_unit[key])
+        return labels | {self._owning_unit[key]}
 
-    def _mark(self, tensor: Tensor, labels: Labels) -> None:
+    def _set_labels(self, tensor: Tensor, labels: Labels) -> None:
         key = self._key(tensor)
         if key is not None:
-            self._found[key] = labels
+            self._labels[key] = labels
 
     def _key(self, tensor: Tensor) -> int | None:
         try:
             storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):  # a tensor without memory of its own
+        except (NotImplementedError, RuntimeError):  # a tensor without a storage
             return None
         key: int = storage._cdata
         self._alive[key] = storage
@@ -148,16 +156,20 @@ class _Trace(TorchDispatchMode):
 
 
 def side_units(model: nn.Module, blocks: Sequence[str]) -> list[str]:
-    """The outermost modules beside the blocks that hold something and contain no block."""
-    above = {"", *(".".join(name.split(".")[:n]) for name in blocks for n in range(1, name.count(".") + 1))}
-    found: list[str] = []
+    """Names of the outermost modules that have parameters or buffers, contain no block and are not inside one."""
+    ancestors = {"", *(".".join(name.split(".")[:n]) for name in blocks for n in range(1, name.count(".") + 1))}
+    units: list[str] = []
     for name, module in model.named_modules():
-        inside = any(name == each or name.startswith(each + ".") for each in (*blocks, *found))
-        if name in above or inside:
+        inside = any(name == outer or name.startswith(outer + ".") for outer in (*blocks, *units))
+        if name in ancestors or inside:
             continue
         if next(module.parameters(), None) is not None or next(module.buffers(), None) is not None:
-            found.append(name)
-    return found
+            units.append(name)
+    return units
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _refuse_repeated(blocks: Sequence[str], called: Sequence[str]) -> None:
@@ -165,6 +177,6 @@ def _refuse_repeated(blocks: Sequence[str], called: Sequence[str]) -> None:
     for name in blocks:
         if times[name] != 1:
             raise OnecurveError(
-                f"model: its forward calls the block {name!r} {times[name]} times; a pipeline needs blocks that are "
-                "called once, one after the other: use another axis"
+                f"model: the forward calls block {name!r} {times[name]} times; pipeline parallelism needs every block "
+                "to be called exactly once; use another axis instead"
             )

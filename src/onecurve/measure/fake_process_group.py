@@ -1,4 +1,4 @@
-"""A process group of any size in one process: collectives are recorded by tracers and never performed."""
+"""A fake process group of any size in one process: collectives can be traced but are never performed."""
 
 import logging
 from collections.abc import Iterator
@@ -12,15 +12,19 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 @contextmanager
 def fake_process_group(size: int) -> Iterator[DeviceMesh]:
-    """This process as the first tensor rank of `size`: collectives are seen, not performed."""
+    """Make this process rank 0 of a fake group of `size` ranks; yield a one-dimensional mesh over it.
+
+    The process must not be part of a process group already.
+    """
     if dist.is_initialized():
-        raise AssertionError("layouts are derived before a rank joins its world")
+        raise AssertionError("a process group exists already; use fake_process_group before joining one")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
     logger = logging.getLogger("torch.distributed.tensor._collective_utils")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns of an exchange that some trial would need
+    logger.setLevel(logging.ERROR)  # it warns about redistributions of layouts that are only being tried
     try:
-        # Under a name of its own: DTensor remembers what it finds out about a mesh, and would take the real one for it.
+        # The dimension has a name of its own, because DTensor caches sharding decisions by mesh: they must not be
+        # reused for a real mesh that looks the same.
         yield DeviceMesh("cpu", torch.arange(size), mesh_dim_names=("pretended",))
     finally:
         logger.setLevel(level)

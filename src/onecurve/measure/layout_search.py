@@ -1,10 +1,11 @@
-"""How a model's parameters can lie along the tensor axis, found from its data flow.
+"""Derives tensor-parallel layouts of a model's parameters from its data flow.
 
-Nothing is known of layers' names or kinds. Modules that hold a matrix are *owners*; owners that are given the same
-activation (q, k and v) are one *group*. Cutting the matrix of one group so that its output comes out cut, and that of a
-later one so that it takes a cut input, halves both products at the price of one sum: DTensor's propagation over a
-pretended mesh tells which collectives such a pair really costs, and a price ranks what was tried. In attention and
-MLPs the best pairs are the known ones: columns into rows.
+Nothing is known about the names or classes of layers. A module that has a matrix is an *owner*; owners that are called
+with the same activation (q, k and v) form one *group*. If the matrices of one group are sharded so that their outputs
+are sharded (column-parallel), and those of a later group so that they take a sharded input (row-parallel), both matrix
+products get smaller for the price of one all-reduce. Every such pair is tried: DTensor's sharding propagation over a
+fake process group shows which collectives it really needs, and a price ranks the pairs. For attention and MLPs the best
+pairs are the known ones: columns, then rows.
 """
 
 import re
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -29,178 +30,189 @@ from onecurve.measure.saved_tensors import SavedTensors
 
 Layouts = dict[str, Layout]
 SplitContext = Callable[[nn.Module, Mapping[str, str]], AbstractContextManager[None]]
-"""Holds a module's parameters cut along the axis by these layouts, as apply/ would."""
+"""Returns a context in which a module's parameters are sharded by these layouts, as apply/ shards them."""
 CollectivePrice = Callable[[Collective], float]
+OutputKind = Literal["sharded", "partial", "other"]
+"""What a module with a sharded matrix returns: a sharded output, partial sums, or neither without communication."""
 
-_MOST_PARTS = 4
-_TIMES = 4  # what forward and backward compute at most, in times forward
-_LARGE = 0.25  # of the largest block; below that a table is not worth an exchange
+_MAX_PARTS = 4
+"""Most matrices that are assumed to be fused into one (q, k and v are 3)."""
+_MAX_FLOPS_OVER_FORWARD = 4
+"""Upper bound of the FLOPs of forward and backward together, as a multiple of those of forward."""
+_MIN_TABLE_FRACTION = 0.25
+"""Tables (embeddings, heads) with fewer parameters than this fraction of the largest block are not worth sharding."""
 
 
 @dataclass
 class MatrixOwner:
-    """A module that holds a matrix, and how each of its dimensions may be cut."""
+    """A module that has a matrix, with the layouts that work for it; parameter names include the module's name."""
 
     name: str
     columns: list[Layouts] = field(default_factory=list)
-    """Ways to cut it so that its output is cut."""
+    """Column-parallel layouts: the output is sharded."""
     rows: list[Layouts] = field(default_factory=list)
-    """Ways to cut it so that it takes a cut input, or gives partial sums."""
+    """Row-parallel layouts: the input may be sharded, and the output is a partial sum."""
 
 
 @dataclass(frozen=True, order=True)
 class _Pair:
-    """Two groups of a block, and how to cut them."""
+    """A column-parallel and a row-parallel group of a block; the cheapest pair comes first in order."""
 
     price: float
-    """What is sent for each FLOP less; at least, until it is known."""
+    """Price of communication per FLOP saved; a lower bound until it is `exact`."""
     first: int
     second: int
-    known: bool = False
+    exact: bool = False
     layouts: Layouts = field(default_factory=dict, compare=False)
 
 
 class LayoutSearch:
-    """Finds the layouts of a block."""
+    """Finds tensor-parallel layouts, and traces what one rank does under given ones."""
 
     def __init__(
         self,
         mesh: DeviceMesh,
         mode: FakeTensorMode,
-        cut: SplitContext,
+        split: SplitContext,
         price: CollectivePrice,
-        stream: Placement | None = None,
+        activation: Placement | None = None,
     ) -> None:
-        """`stream`: how activations lie between the blocks; whole on every rank if not said."""
-        self._mesh, self._mode, self._cut, self._price = mesh, mode, cut, price
-        self._stream = [stream or Replicate()]
+        """`activation`: placement of the activations between blocks, replicated by default."""
+        self._mesh, self._mode, self._split, self._price = mesh, mode, split, price
+        self._activation = [activation or Replicate()]
 
-    def of_block(self, block: ModuleCall, inside: Sequence[ModuleCall]) -> Layouts:
-        """`inside`: the calls within the block, names relative to it."""
+    def block_layouts(self, block: ModuleCall, inside: Sequence[ModuleCall]) -> Layouts:
+        """Layouts of a block's parameters. `inside`: the calls within the block, with names relative to it."""
         groups = [[self._owner(call) for call in group] for group in _groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
-        whole = self._try(block, {})
-        if whole is None:  # it does not run on distributed tensors at all
+        unsharded = self._try(block, {})
+        if unsharded is None:  # the block does not run on DTensors at all
             return {}
-        forward = sum(whole.work.forward.flops.values())
+        forward = sum(unsharded.work.forward.flops.values())
         pairs = []
         for first, columns in enumerate(groups):
             for second in range(first + 1, len(groups)):
-                for layouts in _pairs(columns, groups[second]):
+                for layouts in _pair_layouts(columns, groups[second]):
                     run = self._try(block, layouts, forward_only=True)
                     if run is not None and (saved := forward - run.work.flops) > 0:
-                        pairs.append(_Pair(self._sent(run.work) / (_TIMES * saved), first, second, layouts=layouts))
-        return self._disjoint(pairs, block, whole.work.flops)
+                        lowest = self._total_price(run.work) / (_MAX_FLOPS_OVER_FORWARD * saved)
+                        pairs.append(_Pair(lowest, first, second, layouts=layouts))
+        return self._choose_disjoint(pairs, block, unsharded.work.flops)
 
-    def _disjoint(self, pairs: list["_Pair"], block: ModuleCall, flops: int) -> Layouts:
-        """The cheapest pairs first, no group in two of them. What backward costs is looked at only where what forward
-        costs says that the pair may be the cheapest; `flops`: of the uncut block, both ways."""
-        taken: set[int] = set()
-        found: Layouts = {}
+    def _choose_disjoint(self, pairs: list[_Pair], block: ModuleCall, flops: int) -> Layouts:
+        """Choose pairs by increasing price, such that no group is in two of them.
+
+        Backward is traced only for pairs whose lower bound says that they may be the cheapest. `flops`: those of the
+        unsharded block, forward and backward.
+        """
+        used: set[int] = set()
+        chosen: Layouts = {}
         heapify(pairs)
         while pairs:
             pair = heappop(pairs)
-            if {pair.first, pair.second} & taken:
+            if {pair.first, pair.second} & used:
                 continue
-            if pair.known:
-                taken |= {pair.first, pair.second}
-                found |= pair.layouts
+            if pair.exact:
+                used |= {pair.first, pair.second}
+                chosen |= pair.layouts
             elif (run := self._try(block, pair.layouts)) is not None and run.work.flops < flops:
-                price = self._sent(run.work) / (flops - run.work.flops)
-                heappush(pairs, replace(pair, price=price, known=True))
-        return found
+                price = self._total_price(run.work) / (flops - run.work.flops)
+                heappush(pairs, replace(pair, price=price, exact=True))
+        return chosen
 
-    def of_tables(
+    def table_layouts(
         self, model: nn.Module, outside: Sequence[ModuleCall], largest: int, run: Callable[[], Tensor]
     ) -> Layouts:
-        """Large matrices outside the blocks: embeddings and the head. `run` is the model with its loss, `largest` the
-        parameters of its largest block.
+        """Layouts of large matrices outside the blocks: embeddings and the head.
 
-        A table that is looked up gives sums, the head gives cut classes; either is taken if the model then gets by with
-        sums over ranks, without gathering what was cut.
+        `outside`: the calls outside the blocks; `largest`: parameters of the largest block; `run`: runs the model and
+        returns its loss. An embedding is sharded so that it returns partial sums, the head so that its classes are
+        sharded. A layout is accepted if the whole model then needs all-reduces only, and no all-gather.
         """
-        found: Layouts = {}
+        chosen: Layouts = {}
         for call in outside:
-            own = [each for each in call.module.parameters(recurse=False) if each.dim() == 2]
-            if not own or call.given is None or own[0].numel() < _LARGE * largest:
+            matrices = [parameter for parameter in call.module.parameters(recurse=False) if parameter.dim() == 2]
+            if not matrices or call.first_tensor is None or matrices[0].numel() < _MIN_TABLE_FRACTION * largest:
                 continue
             owner = self._owner(call)
-            for layouts in owner.columns if call.given.is_floating_point() else owner.rows:
-                cut = self.run_model_cut(model, _texts(found | layouts), run)
-                if cut is not None and all(each.kind == "all_reduce" for each in cut.work.collectives):
-                    found |= layouts
+            for layouts in owner.columns if call.first_tensor.is_floating_point() else owner.rows:
+                split = self.run_split_model(model, _texts(chosen | layouts), run)
+                if split is not None and all(each.kind == "all_reduce" for each in split.work.collectives):
+                    chosen |= layouts
                     break
-        return found
+        return chosen
 
-    def run_model_cut(self, model: nn.Module, layouts: Mapping[str, str], run: Callable[[], Tensor]) -> BlockRun | None:
-        """What a model costs a rank that is cut so; None where it cannot be."""
+    def run_split_model(
+        self, model: nn.Module, layouts: Mapping[str, str], run: Callable[[], Tensor]
+    ) -> BlockRun | None:
+        """Trace one rank's forward and backward of the model under these layouts; None if it does not run so."""
         count = OpCounter(self._mode)
         try:
-            with self._cut(model, layouts), count:
-                kept = SavedTensors(model)
-                with kept.hooks():
+            with self._split(model, layouts), count:
+                saved = SavedTensors(model)
+                with saved.hooks():
                     loss = run()
                 count.when = "backward"
                 (loss.full_tensor() if isinstance(loss, DTensor) else loss).backward()  # type: ignore[no-untyped-call]
         except Exception:
             return None
-        return BlockRun(count.work, kept.size, count.matmul_output_bytes)
+        return BlockRun(count.work, saved.nbytes, count.matmul_output_bytes)
 
-    def _sent(self, work: Work) -> float:
-        return sum(map(self._price, work.collectives))
-
-    def run_cut(self, block: ModuleCall, layouts: Mapping[str, str]) -> BlockRun | None:
-        """What a block costs a rank that is cut so; None where it cannot be."""
+    def run_split_block(self, block: ModuleCall, layouts: Mapping[str, str]) -> BlockRun | None:
+        """Trace one rank's forward and backward of a block under these layouts; None if it does not run so."""
         return self._try(block, {name: Layout.parse(text) for name, text in layouts.items()})
 
+    def _total_price(self, work: Work) -> float:
+        return sum(map(self._price, work.collectives))
+
     def _try(self, call: ModuleCall, layouts: Layouts, forward_only: bool = False) -> BlockRun | None:
-        """What the call costs so, forward and, unless that is enough, backward; None where DTensor cannot do it."""
-        arguments, kwargs, stream = self._distributed(call)
+        """Trace the call under these layouts; None if DTensor cannot run it."""
+        arguments, kwargs, activation = self._distributed(call)
         count = OpCounter(self._mode)
         try:
-            with self._cut(call.module, _texts(layouts)), count:
-                kept = SavedTensors(call.module)
-                with kept.hooks():
+            with self._split(call.module, _texts(layouts)), count:
+                saved = SavedTensors(call.module)
+                with saved.hooks():
                     outputs = pytree.tree_leaves(call.module(*arguments, **kwargs))
-                output = next(each for each in outputs if isinstance(each, Tensor) and each.is_floating_point())
+                output = next(leaf for leaf in outputs if isinstance(leaf, Tensor) and leaf.is_floating_point())
                 if not isinstance(output, DTensor):
                     return None
-                output = output.redistribute(placements=self._stream)
-                kept.drop_chained(stream, [output])
+                output = output.redistribute(placements=self._activation)
+                saved.discard_chained_outputs(activation, [output])
                 if forward_only:
-                    return BlockRun(count.work, kept.size, count.matmul_output_bytes)
+                    return BlockRun(count.work, saved.nbytes, count.matmul_output_bytes)
                 count.when = "backward"
                 output.backward(output.detach())  # type: ignore[no-untyped-call]
-                if isinstance(stream.grad, DTensor):
-                    stream.grad.redistribute(placements=self._stream)
+                if isinstance(activation.grad, DTensor):
+                    activation.grad.redistribute(placements=self._activation)
                 for parameter in call.module.parameters():
-                    _sum_gradient(parameter)
-        except Exception:  # whatever it was, this is not a way to cut the model
+                    _reduce_gradient(parameter)
+        except Exception:  # whatever the reason, the model cannot be sharded like this
             return None
-        return BlockRun(count.work, kept.size, count.matmul_output_bytes)
+        return BlockRun(count.work, saved.nbytes, count.matmul_output_bytes)
 
     def _distributed(self, call: ModuleCall) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
-        """The call's arguments with its first activation as the stream is."""
-        leaves, form = pytree.tree_flatten(snapshot((call.arguments, call.kwargs)))
-        place = next(n for n, each in enumerate(leaves) if isinstance(each, Tensor))
-        stream = distribute_tensor(leaves[place].detach(), self._mesh, self._stream, src_data_rank=None)
-        leaves[place] = stream.requires_grad_(stream.is_floating_point())
-        arguments, kwargs = pytree.tree_unflatten(leaves, form)
-        return arguments, kwargs, stream
+        """The call's arguments with the first tensor as a DTensor, and that tensor."""
+        leaves, structure = pytree.tree_flatten(snapshot((call.arguments, call.kwargs)))
+        index = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        activation = distribute_tensor(leaves[index].detach(), self._mesh, self._activation, src_data_rank=None)
+        leaves[index] = activation.requires_grad_(activation.is_floating_point())
+        arguments, kwargs = pytree.tree_unflatten(leaves, structure)
+        return arguments, kwargs, activation
 
     def _owner(self, call: ModuleCall) -> MatrixOwner:
-        """Try every way to cut the module's matrix, alone: what comes out tells which way it is."""
+        """Try to shard the module's matrix along each dimension, alone, and classify what comes out."""
         owner = MatrixOwner(call.name)
         parameters = dict(call.module.named_parameters(recurse=False))
-        matrix = next((name for name, each in parameters.items() if each.dim() == 2), None)
+        matrix = next((name for name, parameter in parameters.items() if parameter.dim() == 2), None)
         if matrix is None:
             return owner
-        vectors = [name for name, each in parameters.items() if each.dim() == 1]
+        vectors = [name for name, parameter in parameters.items() if parameter.dim() == 1]
         for dim, length in enumerate(parameters[matrix].shape):
-            others = parameters[matrix].numel() // length
-            for parts in sorted({1, *(n for n in range(2, _MOST_PARTS + 1) if length % (n * others) == 0)}):
-                for along in (vectors, []) if vectors else ([],):
-                    layouts = {matrix: Layout(dim, parts), **{name: Layout(0, parts) for name in along}}
+            other_dim = parameters[matrix].numel() // length
+            for parts in sorted({1, *(n for n in range(2, _MAX_PARTS + 1) if length % (n * other_dim) == 0)}):
+                for sharded_vectors in (vectors, []) if vectors else ([],):
+                    layouts = {matrix: Layout(dim, parts), **{name: Layout(0, parts) for name in sharded_vectors}}
                     if self._classify(owner, call, parameters, layouts):
                         break
         return owner
@@ -208,42 +220,45 @@ class LayoutSearch:
     def _classify(
         self, owner: MatrixOwner, call: ModuleCall, parameters: Mapping[str, Tensor], layouts: Layouts
     ) -> bool:
+        """Add the layouts to the owner's columns or rows; return False if they do not work."""
         degree = self._mesh.size()
         if not all(layout.divides(tuple(parameters[name].shape), degree) for name, layout in layouts.items()):
             return False
-        kind = self._outcome(call, layouts)
-        full = {f"{owner.name}.{name}" if owner.name else name: layout for name, layout in layouts.items()}
-        if kind == "cut":
-            owner.columns.append(full)
-        elif kind == "sum" and all(layout.parts == 1 for layout in layouts.values()):
-            owner.rows.append(full)
-        return kind != ""
+        kind = self._output_kind(call, layouts)
+        full_names = {f"{owner.name}.{name}" if owner.name else name: layout for name, layout in layouts.items()}
+        if kind == "sharded":
+            owner.columns.append(full_names)
+        elif kind == "partial" and all(layout.parts == 1 for layout in layouts.values()):
+            owner.rows.append(full_names)
+        return kind != "other"
 
-    def _outcome(self, call: ModuleCall, layouts: Layouts) -> str:
-        """Whether a module so cut gives a cut output of a whole input, or partial sums, with no exchange of its own."""
+    def _output_kind(self, call: ModuleCall, layouts: Layouts) -> OutputKind:
+        """What a module with these layouts returns for an unsharded input."""
         arguments, kwargs, _ = self._distributed(call)
-        seen: list[str] = []
+        kinds: list[OutputKind] = []
 
-        def look(_: nn.Module, __: Any, output: Any) -> None:
+        def record_placement(_: nn.Module, __: Any, output: Any) -> None:
             if isinstance(output, DTensor):
                 placement = output.placements[0]
-                seen.append("sum" if placement.is_partial() else "" if placement.is_replicate() else "cut")
+                kinds.append(
+                    "partial" if placement.is_partial() else "other" if placement.is_replicate() else "sharded"
+                )
 
-        handle = call.module.register_forward_hook(look)
+        handle = call.module.register_forward_hook(record_placement)
         count = OpCounter(self._mode)
         try:
-            with self._cut(call.module, _texts(layouts)), count:
+            with self._split(call.module, _texts(layouts)), count:
                 call.module(*arguments, **kwargs)
-                exchanged = [each for each in count.collectives if each.kind != "all_reduce"]
+                communicates = any(collective.kind != "all_reduce" for collective in count.collectives)
         except Exception:
-            return ""
+            return "other"
         finally:
             handle.remove()
-        return seen[0] if seen and not exchanged else ""
+        return kinds[0] if kinds and not communicates else "other"
 
 
-def _sum_gradient(parameter: Tensor) -> None:
-    """Parts of a cut sequence give parts of a whole parameter's gradient, which are added up in the end."""
+def _reduce_gradient(parameter: Tensor) -> None:
+    """Reduce the gradient of a replicated parameter: with a sharded sequence each rank has a partial sum of it."""
     gradient = parameter.grad
     if isinstance(parameter, DTensor) and isinstance(gradient, DTensor):
         gradient.redistribute(placements=parameter.placements)
@@ -254,25 +269,29 @@ def _texts(layouts: Layouts) -> dict[str, str]:
 
 
 def _groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
-    """Modules with a matrix of their own, in the order of the model; those given the same activation together."""
+    """Calls of modules that have a matrix of their own, in model order, grouped by the activation they take."""
     groups: dict[int, list[ModuleCall]] = {}
     for call in calls:
-        if call.given is not None and any(each.dim() == 2 for each in call.module.parameters(recurse=False)):
-            groups.setdefault(id(call.given), []).append(call)
+        has_matrix = any(parameter.dim() == 2 for parameter in call.module.parameters(recurse=False))
+        if call.first_tensor is not None and has_matrix:
+            groups.setdefault(id(call.first_tensor), []).append(call)
     return list(groups.values())
 
 
-def _pairs(columns: Sequence[MatrixOwner], rows: Sequence[MatrixOwner]) -> list[Layouts]:
-    """All owners of one group cut one way, all of the other the other way; parts are tried alike for a whole group."""
-    found = []
+def _pair_layouts(columns: Sequence[MatrixOwner], rows: Sequence[MatrixOwner]) -> list[Layouts]:
+    """Combinations with one group column-parallel and the other row-parallel.
+
+    All owners of a group take their n-th layout together, so that not every combination within a group is tried.
+    """
+    combinations = []
     for n in range(max((len(owner.columns) for owner in columns), default=0)):
         for m in range(max((len(owner.rows) for owner in rows), default=0)):
             if all(len(owner.columns) > n for owner in columns) and all(len(owner.rows) > m for owner in rows):
                 chosen = [owner.columns[n] for owner in columns] + [owner.rows[m] for owner in rows]
-                found.append({name: layout for each in chosen for name, layout in each.items()})
-    return found
+                combinations.append({name: layout for layouts in chosen for name, layout in layouts.items()})
+    return combinations
 
 
 def pattern(block: str) -> str:
-    """`blocks.3` → `blocks.*`"""
+    """Replace the numbers in a block's name by `*`: `blocks.3` → `blocks.*`."""
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", block)

@@ -1,4 +1,4 @@
-"""What a group of ranks reaches when it sends: latency, bandwidth, and how much of it is felt beside computing."""
+"""Measures the link of a group of ranks: latency, bandwidth, and the cost of overlapping communication with compute."""
 
 import statistics
 import time
@@ -10,83 +10,99 @@ import torch.distributed as dist
 from onecurve.describe.cluster import Link
 from onecurve.device.device import Device
 
-_SMALL, _LARGE = 1 << 10, 1 << 22
-_REPEATS = 5
+_SMALL_BYTES, _LARGE_BYTES = 1 << 10, 1 << 22
+_REPETITIONS = 5
+_FLOAT_BYTES = 4
 
 
-def link_of(group: dist.ProcessGroup, device: Device, messages: int) -> Link:
-    """Of an all-reduce among the group, as the formula for rings takes it: every byte (n − 1)/n times twice, and twice
-    so many messages one after the other; and of its two halves by themselves."""
+def measure_link(group: dist.ProcessGroup, device: Device, messages: int) -> Link:
+    """Measure the link between the ranks of a group; every rank of the group must call this and gets the same result.
+
+    Latency and bandwidth are computed from the times of a small and a large all-reduce, by the ring formula: every byte
+    is sent 2(n − 1)/n times, in `2 * messages` sequential messages. All-gather and reduce-scatter are measured relative
+    to half an all-reduce.
+    """
     members = group.size()
-    reduce, gather, scatter = (
-        [_seconds(group, device, send, size) for size in (_SMALL, _LARGE)] for send in (_reduce, _gather, _scatter)
+    all_reduce, all_gather, reduce_scatter = (
+        [_collective_seconds(group, device, collective, size) for size in (_SMALL_BYTES, _LARGE_BYTES)]
+        for collective in (_all_reduce, _all_gather, _reduce_scatter)
     )
-    small, large = reduce
-    bandwidth = 2 * _LARGE * (members - 1) / members / max(large - small, 1e-9)
-    halves = [
-        (2 * each[0] / small, 2 * max(each[1] - each[0], 1e-9) / max(large - small, 1e-9)) for each in (gather, scatter)
-    ]
-    return Link(small / (2 * messages), bandwidth, _felt(group, device, large), *halves)
+    small, large = all_reduce
+    bandwidth = 2 * _LARGE_BYTES * (members - 1) / members / max(large - small, 1e-9)
+    all_gather_factors, reduce_scatter_factors = (
+        (2 * seconds[0] / small, 2 * max(seconds[1] - seconds[0], 1e-9) / max(large - small, 1e-9))
+        for seconds in (all_gather, reduce_scatter)
+    )
+    return Link(
+        latency=small / (2 * messages),
+        bandwidth=bandwidth,
+        overlap_penalty=_overlap_penalty(group, device, large),
+        all_gather_factors=all_gather_factors,
+        reduce_scatter_factors=reduce_scatter_factors,
+    )
 
 
-Send = Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], object]
-"""Of a whole tensor, and the part of it that a rank has."""
+Collective = Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], object]
+"""Runs a collective on the full tensor and this rank's shard of it."""
 
 
-def _reduce(group: dist.ProcessGroup, whole: torch.Tensor, _: torch.Tensor) -> object:
-    return dist.all_reduce(whole, group=group)
+def _all_reduce(group: dist.ProcessGroup, full: torch.Tensor, _: torch.Tensor) -> object:
+    return dist.all_reduce(full, group=group)
 
 
-def _gather(group: dist.ProcessGroup, whole: torch.Tensor, part: torch.Tensor) -> object:
-    return dist.all_gather_single(whole, part, group=group)
+def _all_gather(group: dist.ProcessGroup, full: torch.Tensor, shard: torch.Tensor) -> object:
+    return dist.all_gather_single(full, shard, group=group)
 
 
-def _scatter(group: dist.ProcessGroup, whole: torch.Tensor, part: torch.Tensor) -> object:
-    return dist.reduce_scatter_single(part, whole, group=group)
+def _reduce_scatter(group: dist.ProcessGroup, full: torch.Tensor, shard: torch.Tensor) -> object:
+    return dist.reduce_scatter_single(shard, full, group=group)
 
 
-def _seconds(group: dist.ProcessGroup, device: Device, send: Send, size: int) -> float:
-    members, found = group.size(), []
-    part = torch.zeros(size // 4 // members, device=device.torch_device)
-    whole = torch.zeros(members * part.numel(), device=device.torch_device)
-    for _ in range(1 + (_REPEATS if size == _LARGE else 8 * _REPEATS)):
+def _collective_seconds(group: dist.ProcessGroup, device: Device, collective: Collective, size: int) -> float:
+    """Median seconds of a collective on `size` bytes, on the slowest rank; the first call is not counted."""
+    members, times = group.size(), []
+    shard = torch.zeros(size // _FLOAT_BYTES // members, device=device.torch_device)
+    full = torch.zeros(members * shard.numel(), device=device.torch_device)
+    for _ in range(1 + (_REPETITIONS if size == _LARGE_BYTES else 8 * _REPETITIONS)):
         dist.barrier(group)
         begin = time.perf_counter()
-        send(group, whole, part)
+        collective(group, full, shard)
         device.wait()
-        found.append(time.perf_counter() - begin)
-    return _slowest(group, statistics.median(found[1:]), device)
+        times.append(time.perf_counter() - begin)
+    return _max_over_ranks(group, statistics.median(times[1:]), device)
 
 
-def _felt(group: dist.ProcessGroup, device: Device, sent: float) -> float:
-    """The part of what is hidden behind computing that lengthens it all the same."""
-    made = torch.randn(256, 256, device=device.torch_device)
-    values = torch.zeros(_LARGE // 4, device=device.torch_device)
-    one = _compute(made, device, 8) / 8
-    calls = max(4, round(sent / one))
-    alone = _compute(made, device, calls)
+def _overlap_penalty(group: dist.ProcessGroup, device: Device, communication: float) -> float:
+    """Fraction, from 0 to 1, of overlapped communication time that still slows compute.
+
+    `communication`: seconds of a large all-reduce that runs alone.
+    """
+    matrix = torch.randn(256, 256, device=device.torch_device)
+    values = torch.zeros(_LARGE_BYTES // _FLOAT_BYTES, device=device.torch_device)
+    matmul_seconds = _compute_seconds(matrix, device, 8) / 8
+    calls = max(4, round(communication / matmul_seconds))
+    compute = _compute_seconds(matrix, device, calls)
     dist.barrier(group)
     begin = time.perf_counter()
     work = dist.all_reduce(values, group=group, async_op=True)
-    _compute(made, device, calls)
+    _compute_seconds(matrix, device, calls)
     assert work is not None
     work.wait()
     device.wait()
-    both = time.perf_counter() - begin
-    felt = (both - max(alone, sent)) / min(alone, sent)
-    return _slowest(group, min(1.0, max(0.0, felt)), device)
+    overlapped = time.perf_counter() - begin
+    penalty = (overlapped - max(compute, communication)) / min(compute, communication)
+    return _max_over_ranks(group, min(1.0, max(0.0, penalty)), device)
 
 
-def _compute(made: torch.Tensor, device: Device, calls: int) -> float:
+def _compute_seconds(matrix: torch.Tensor, device: Device, calls: int) -> float:
     begin = time.perf_counter()
     for _ in range(calls):
-        torch.mm(made, made)
+        torch.mm(matrix, matrix)
     device.wait()
     return time.perf_counter() - begin
 
 
-def _slowest(group: dist.ProcessGroup, value: float, device: Device) -> float:
-    """All agree on the largest."""
-    found = torch.tensor([value], dtype=torch.float64, device=device.torch_device)
-    dist.all_reduce(found, dist.ReduceOp.MAX, group=group)
-    return float(found)
+def _max_over_ranks(group: dist.ProcessGroup, value: float, device: Device) -> float:
+    maximum = torch.tensor([value], dtype=torch.float64, device=device.torch_device)
+    dist.all_reduce(maximum, dist.ReduceOp.MAX, group=group)
+    return float(maximum)

@@ -1,4 +1,4 @@
-"""How a model calls its modules."""
+"""Records how a model calls its modules."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """How a module was called by the model."""
+    """One call of a module by the model: arguments as they were before the call, and the output."""
 
     name: str
     module: nn.Module
@@ -22,27 +22,27 @@ class ModuleCall:
     output: Any = None
 
     @property
-    def given(self) -> Tensor | None:
-        """The activation it works on: its first tensor."""
+    def first_tensor(self) -> Tensor | None:
+        """The first tensor among the arguments: the activation that the module works on."""
         leaves = pytree.tree_leaves((self.arguments, self.kwargs))
-        return next((each for each in leaves if isinstance(each, Tensor)), None)
+        return next((leaf for leaf in leaves if isinstance(leaf, Tensor)), None)
 
 
 def record_calls(module: nn.Module, forward: Callable[[], object]) -> list[ModuleCall]:
-    """The calls of all modules in a forward, in order."""
+    """Return the calls of all modules during a forward, in the order in which they end."""
     calls: list[ModuleCall] = []
-    begun: list[ModuleCall] = []
+    running: list[ModuleCall] = []
 
-    def begin(name: str) -> Callable[..., None]:
-        return lambda module, *given: begun.append(ModuleCall(name, module, *snapshot(given)))
+    def pre_hook(name: str) -> Callable[..., None]:
+        return lambda module, *inputs: running.append(ModuleCall(name, module, *snapshot(inputs)))
 
-    def end(_: nn.Module, __: Any, output: Any) -> None:
-        calls.append(replace(begun.pop(), output=output))
+    def post_hook(_: nn.Module, __: Any, output: Any) -> None:
+        calls.append(replace(running.pop(), output=output))
 
     handles = []
-    for name, each in module.named_modules():
-        handles.append(each.register_forward_pre_hook(begin(name), with_kwargs=True))
-        handles.append(each.register_forward_hook(end))
+    for name, submodule in module.named_modules():
+        handles.append(submodule.register_forward_pre_hook(pre_hook(name), with_kwargs=True))
+        handles.append(submodule.register_forward_hook(post_hook))
     try:
         forward()
     finally:
@@ -52,7 +52,7 @@ def record_calls(module: nn.Module, forward: Callable[[], object]) -> list[Modul
 
 
 def snapshot(values: Any) -> Any:
-    """Arguments as they are now: a block may write into them (a key-value cache)."""
+    """Copy everything but tensors, because a block may modify its arguments (a key-value cache)."""
 
     def copied(leaf: Any) -> Any:
         try:
@@ -65,7 +65,7 @@ def snapshot(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class ModuleKind:
-    """Modules of one class and size that were given the same sizes."""
+    """Modules of the same class, sizes and settings that were called with inputs of the same shapes."""
 
     first: ModuleCall
     names: list[str]
@@ -73,61 +73,64 @@ class ModuleKind:
 
 @contextmanager
 def run_one_of_each_kind(modules: Mapping[str, nn.Module]) -> Iterator[dict[object, ModuleKind]]:
-    """On fake tensors: of modules that are alike the first runs, and the others return tensors in the shape of its."""
-    kinds: dict[object, ModuleKind] = {}
-    before = {name: module.__dict__.get("forward") for name, module in modules.items()}
+    """Run only the first of several modules of one kind; the others return empty tensors shaped like its output.
 
-    def once(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
-        sizes = tuple((each, tuple(parameter.shape)) for each, parameter in module.named_parameters())
-        settings = tuple(str(_settings(each)) for each in module.modules())
+    For use on fake tensors. The yielded kinds are filled in as modules are called.
+    """
+    kinds: dict[object, ModuleKind] = {}
+    original_forwards = {name: module.__dict__.get("forward") for name, module in modules.items()}
+
+    def run_once(name: str, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        shapes = tuple((parameter_name, tuple(p.shape)) for parameter_name, p in module.named_parameters())
+        settings = tuple(str(_settings(submodule)) for submodule in module.modules())
 
         def run(*arguments: Any, **kwargs: Any) -> Any:
-            leaves = pytree.tree_leaves((arguments, kwargs))
-            given = tuple(map(_size, leaves))
-            key = type(module), sizes, settings, given
+            inputs = tuple(_shape_or_value(leaf) for leaf in pytree.tree_leaves((arguments, kwargs)))
+            key = type(module), shapes, settings, inputs
             if key in kinds:
                 kinds[key].names.append(name)
-                return pytree.tree_map(_another, kinds[key].first.output)
-            *given_then, named_then = snapshot((*arguments, kwargs))
+                return pytree.tree_map(_empty_like, kinds[key].first.output)
+            *arguments_before, kwargs_before = snapshot((*arguments, kwargs))
             output = forward(*arguments, **kwargs)
-            kinds[key] = ModuleKind(ModuleCall(name, module, tuple(given_then), named_then, output), [name])
+            call = ModuleCall(name, module, tuple(arguments_before), kwargs_before, output)
+            kinds[key] = ModuleKind(call, [name])
             return output
 
         return run
 
     try:
         for name, module in modules.items():
-            module.forward = once(name, module, module.forward)
+            module.forward = run_once(name, module, module.forward)
         yield kinds
     finally:
-        for name, own in before.items():
-            if own is None:
+        for name, original in original_forwards.items():
+            if original is None:
                 del modules[name].forward
             else:
-                modules[name].forward = own
+                modules[name].forward = original
 
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
-def _size(leaf: Any) -> Any:
+def _shape_or_value(leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         return tuple(leaf.shape)
-    return leaf if isinstance(leaf, _PLAIN) else type(leaf)
+    return leaf if isinstance(leaf, _PLAIN_TYPES) else type(leaf)
+
+
+_IGNORED_SETTINGS = ("layer_idx", "layer_id", "layer_number", "index", "training")
+"""Attributes that may differ between blocks of one kind."""
 
 
 def _settings(module: nn.Module) -> dict[str, Any]:
-    """What tells a module from another of its class: strides, numbers of heads. Its number among others does not."""
+    """Plain attributes that distinguish a module from others of its class: strides, numbers of heads."""
     return {
         name: value
         for name, value in module.__dict__.items()
-        if isinstance(value, (*_PLAIN, tuple)) and not name.startswith("_") and name not in _NUMBERS
+        if isinstance(value, (*_PLAIN_TYPES, tuple)) and not name.startswith("_") and name not in _IGNORED_SETTINGS
     }
 
 
-_NUMBERS = ("layer_idx", "layer_id", "layer_number", "index", "training")
-"""Attributes that differ between blocks which are alike all the same."""
-
-
-def _another(leaf: Any) -> Any:
+def _empty_like(leaf: Any) -> Any:
     return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf

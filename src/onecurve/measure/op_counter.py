@@ -1,4 +1,4 @@
-"""Counts what a forward and backward on fake tensors would do on one rank: FLOPs, bytes moved, collectives."""
+"""Counts what one rank would do in a forward and backward on fake tensors: FLOPs, bytes moved, collectives."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,40 +11,44 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from onecurve.describe.profile import Collective, CollectiveKind, FlopKind, Load, When, Work
+from onecurve.describe.profile import Collective, CollectiveKind, ComputeLoad, Direction, FlopKind, Work
 
-_FUNCTIONAL = {
+_C10D_COLLECTIVES = {
     "c10d::_allgather_base_": "all_gather",
     "c10d::_reduce_scatter_base_": "reduce_scatter",
     "c10d::allreduce_": "all_reduce",
 }
-"""What engines call that do not go through functional collectives."""
+"""Operators that are called by engines which do not use functional collectives (FSDP, DDP)."""
 
 
 class OpCounter(TorchDispatchMode):
-    """What is computed and sent while it is active, in local shapes: distributed tensors are seen through.
+    """Counts operations and collectives while it is active; of DTensors it counts the operations on local tensors.
 
-    Only what is done to fake tensors of `mode` counts: DTensor tries operations on others of its own, to learn shapes.
+    Only operations on fake tensors of `mode` count: DTensor propagates shapes with fake tensors of another mode, which
+    are not part of the computation. Set `when` to "backward" before running backward.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode = mode
-        self._flops: dict[When, Counter[FlopKind]] = {"forward": Counter(), "backward": Counter()}
-        self._moved: Counter[When] = Counter()
-        self._operations: Counter[When] = Counter()
-        self._products: Counter[When] = Counter()
+        self._flops: dict[Direction, Counter[FlopKind]] = {"forward": Counter(), "backward": Counter()}
+        self._bytes_moved: Counter[Direction] = Counter()
+        self._operations: Counter[Direction] = Counter()
+        self._matmuls: Counter[Direction] = Counter()
         self.collectives: list[Collective] = []
         self.matmul_output_bytes = 0
-        """Bytes that products gave in forward."""
-        self.when: When = "forward"
+        """Bytes of the outputs of matrix products in forward."""
+        self.when: Direction = "forward"
 
     @property
     def work(self) -> Work:
+        """Everything counted so far."""
         return Work(self._load("forward"), self._load("backward"), tuple(self.collectives))
 
-    def _load(self, when: When) -> Load:
-        return Load(dict(self._flops[when]), self._moved[when], self._operations[when], self._products[when])
+    def _load(self, when: Direction) -> ComputeLoad:
+        return ComputeLoad(
+            dict(self._flops[when]), self._bytes_moved[when], self._operations[when], self._matmuls[when]
+        )
 
     def __torch_dispatch__(
         self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -53,50 +57,54 @@ class OpCounter(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         result = operation(*arguments, **kwargs)
-        if not self._is_ours(arguments):
+        if not self._has_fake_tensor(arguments):
             return result
         if operation.namespace in ("_c10d_functional", "c10d"):
-            self._see_collective(operation._schema.name, arguments, result)
+            self._count_collective(operation._schema.name, arguments, result)
         else:
             kind, flops = _flops(operation, arguments, kwargs, result)
             if flops:
                 self._flops[self.when][kind] += flops
-                self._products[self.when] += 1
+                self._matmuls[self.when] += 1
                 if self.when == "forward":
-                    self.matmul_output_bytes += sum(
-                        each.nbytes for each in pytree.tree_leaves(result) if isinstance(each, Tensor)
-                    )
+                    self.matmul_output_bytes += sum(tensor.nbytes for tensor in _tensors(result))
             if not operation.is_view:
-                tensors = {id(x): x.nbytes for x in pytree.tree_leaves((arguments, result)) if isinstance(x, Tensor)}
-                self._moved[self.when] += sum(tensors.values())
+                sizes = {id(tensor): tensor.nbytes for tensor in _tensors((arguments, result))}
+                self._bytes_moved[self.when] += sum(sizes.values())
                 self._operations[self.when] += 1
         return result
 
-    def _is_ours(self, arguments: tuple[Any, ...]) -> bool:
+    def _has_fake_tensor(self, arguments: tuple[Any, ...]) -> bool:
         leaves = pytree.tree_leaves(arguments)
-        return any(isinstance(each, FakeTensor) and each.fake_mode is self._mode for each in leaves)
+        return any(isinstance(leaf, FakeTensor) and leaf.fake_mode is self._mode for leaf in leaves)
 
-    def _see_collective(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
-        name = _FUNCTIONAL.get(name, name)
-        kind = next((each for each in get_args(CollectiveKind) if each in name), None)
+    def _count_collective(self, name: str, arguments: tuple[Any, ...], result: Any) -> None:
+        name = _C10D_COLLECTIVES.get(name, name)
+        kind = next((kind for kind in get_args(CollectiveKind) if kind in name), None)
         if kind is not None:
-            tensors = [each for each in pytree.tree_leaves((arguments, result)) if isinstance(each, Tensor)]
-            self.collectives.append(Collective(kind, max(each.nbytes for each in tensors), self.when))
+            size = max(tensor.nbytes for tensor in _tensors((arguments, result)))
+            self.collectives.append(Collective(kind, size, self.when))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _flops(operation: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[FlopKind, int]:
-    if "scaled_dot_product" in operation._schema.name:
-        backward = "backward" in operation._schema.name
-        shapes = [tuple(each.shape) for each in arguments[: 4 if backward else 3]]
-        shapes = shapes if not backward else [shapes[0], *_like_heads(shapes[1:])]
-        count = sdpa_backward_flop_count if backward else sdpa_flop_count
-        return "attention", int(count(*(shapes if backward else _like_heads(shapes))))
-    found: Callable[..., int] | None = flop_registry.get(operation._overloadpacket)
-    flops = int(found(*arguments, **kwargs, out_val=result)) if found is not None else 0
-    return "convolution" if "convolution" in operation._schema.name else "matrix", flops
+    """FLOPs of an operation by torch's own formulas, 0 if it has none."""
+    name = operation._schema.name
+    if "scaled_dot_product" in name and "backward" in name:
+        gradient, *qkv = (tuple(tensor.shape) for tensor in arguments[:4])
+        return "attention", int(sdpa_backward_flop_count(gradient, *_expand_heads(qkv)))  # type: ignore[no-untyped-call]
+    if "scaled_dot_product" in name:
+        qkv = [tuple(tensor.shape) for tensor in arguments[:3]]
+        return "attention", int(sdpa_flop_count(*_expand_heads(qkv)))  # type: ignore[no-untyped-call]
+    formula: Callable[..., int] | None = flop_registry.get(operation._overloadpacket)
+    flops = int(formula(*arguments, **kwargs, out_val=result)) if formula is not None else 0
+    return "convolution" if "convolution" in name else "matrix", flops
 
 
-def _like_heads(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Grouped heads of keys and values are each used by several of the queries."""
-    query, *others = shapes
-    return [query, *((each[0], query[1], *each[2:]) for each in others)]
+def _expand_heads(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Give keys and values as many heads as queries: with grouped heads, each is used by several queries."""
+    query, *keys_and_values = shapes
+    return [query, *((shape[0], query[1], *shape[2:]) for shape in keys_and_values)]

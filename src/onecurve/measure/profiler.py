@@ -1,7 +1,8 @@
-"""The profile of a model: what its blocks and the rest cost, traced on fake tensors, of any size.
+"""Traces the profile of a model, of any size, on fake tensors: what its blocks and everything outside them cost.
 
-Blocks that are alike are traced once: what the first returned, the others return. A block is then run by itself,
-forward and backward; and the model once more with all its blocks passed over, which leaves what is outside them.
+Blocks of one kind are traced once: the first one runs, and the others return tensors shaped like its output. Then one
+block of each kind is run alone, forward and backward; and the model is run once more with all blocks replaced by the
+identity, which gives the cost of everything outside the blocks.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,99 +22,114 @@ from onecurve.measure.saved_tensors import SavedTensors
 
 @dataclass(frozen=True)
 class Forward:
-    """How to run the model on a micro-batch of fake tensors."""
+    """How to run the model on a micro-batch of `samples` fake tensors of `mode`."""
 
     mode: FakeTensorMode
     samples: int
     run: Callable[[], object]
+    """Runs the model."""
     loss: Callable[[], Tensor]
+    """Runs the model and returns its loss."""
 
 
 def profile(model: nn.Module, blocks: Sequence[str], forward: Forward, optimizer_tensors: int) -> Profile:
-    """`blocks`: names of the model's blocks."""
+    """Trace the profile of a model for one micro-batch.
+
+    `blocks`: names of the model's blocks; `optimizer_tensors`: tensors of optimizer state per trainable parameter.
+    """
     modules = {name: model.get_submodule(name) for name in blocks}
     with forward.mode:
         with torch.no_grad(), run_one_of_each_kind(modules) as kinds:
             forward.run()
-        found, shared = [], SavedTensors(model)
+        profiles, shared = [], SavedTensors(model)
         for kind in kinds.values():
             run = run_block(kind.first, forward.mode, shared)
-            found.append(module_of(kind.first.module.parameters(), kind.names, run, kind.first.given))
-        returned = {modules[name]: kind.first.output for kind in kinds.values() for name in kind.names}
-        with identity_blocks(returned):
-            count, outside = _run_outside(model, forward)
-    inside = {id(each) for module in modules.values() for each in module.parameters()}
-    rest = [each for each in model.parameters() if id(each) not in inside]
-    outside.drop(shared)
+            profiles.append(module_profile(kind.first.module.parameters(), kind.names, run, kind.first.first_tensor))
+        outputs = {modules[name]: kind.first.output for kind in kinds.values() for name in kind.names}
+        with identity_blocks(outputs):
+            counter, saved = _run_outside(model, forward)
+    in_blocks = {id(parameter) for module in modules.values() for parameter in module.parameters()}
+    other_parameters = [parameter for parameter in model.parameters() if id(parameter) not in in_blocks]
+    saved.discard(shared)
+    outside = BlockRun(counter.work, saved.nbytes, counter.matmul_output_bytes)
     return Profile(
-        forward.samples,
-        tuple(found),
-        module_of(rest, [], BlockRun(count.work, outside.size, count.matmul_output_bytes), None),
-        shared.size,
-        optimizer_tensors,
+        samples=forward.samples,
+        blocks=tuple(profiles),
+        outside=module_profile(other_parameters, [], outside, None),
+        shared_activation_bytes=shared.nbytes,
+        optimizer_tensors=optimizer_tensors,
     )
 
 
 @dataclass(frozen=True)
 class BlockRun:
-    """A block by itself, forward and backward, on one rank."""
+    """Forward and backward of one block alone (or of everything outside the blocks), on one rank."""
 
     work: Work
     activation_bytes: int
+    """Bytes that autograd saves for backward."""
     matmul_output_bytes: int
 
 
 def run_block(call: ModuleCall, mode: FakeTensorMode, shared: SavedTensors) -> BlockRun:
-    """One block by itself. What it keeps of what it is given beside the stream others keep too: that is `shared`."""
-    leaves, form = pytree.tree_flatten((call.arguments, call.kwargs))
-    places = [number for number, each in enumerate(leaves) if isinstance(each, Tensor)]
-    stream = leaves[places[0]].detach()
-    if stream.is_floating_point():
-        stream = stream.requires_grad_().clone()  # not a leaf: a block may write into it
-    leaves[places[0]] = stream
-    arguments, kwargs = pytree.tree_unflatten(leaves, form)
-    kept, count = SavedTensors(call.module), OpCounter(mode)
-    with torch.enable_grad(), kept.hooks(), count:
-        outputs = [each for each in pytree.tree_leaves(call.module(*arguments, **kwargs)) if isinstance(each, Tensor)]
-        count.when = "backward"
-        floating = [each for each in outputs if each.requires_grad]
-        torch.autograd.backward(floating, [torch.empty_like(each) for each in floating])
-    _clear(call.module)
-    for place in places[1:]:
-        if kept.has(leaves[place]):
-            shared.add(leaves[place])
-    kept.drop(shared)
-    kept.drop_chained(stream, outputs)
-    return BlockRun(count.work, kept.size, count.matmul_output_bytes)
+    """Run one block alone, forward and backward.
+
+    Saved inputs other than the first tensor (such as position tables) are the same for all blocks: they are added to
+    `shared` instead of being counted for this block.
+    """
+    leaves, structure = pytree.tree_flatten((call.arguments, call.kwargs))
+    tensor_indices = [index for index, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    activation = leaves[tensor_indices[0]].detach()
+    if activation.is_floating_point():
+        activation = activation.requires_grad_().clone()  # not a leaf, because a block may modify it in place
+    leaves[tensor_indices[0]] = activation
+    arguments, kwargs = pytree.tree_unflatten(leaves, structure)
+    saved, counter = SavedTensors(call.module), OpCounter(mode)
+    with torch.enable_grad(), saved.hooks(), counter:
+        output = call.module(*arguments, **kwargs)
+        output_tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+        counter.when = "backward"
+        differentiable = [tensor for tensor in output_tensors if tensor.requires_grad]
+        torch.autograd.backward(differentiable, [torch.empty_like(tensor) for tensor in differentiable])
+    _clear_gradients(call.module)
+    for index in tensor_indices[1:]:
+        if saved.has(leaves[index]):
+            shared.add(leaves[index])
+    saved.discard(shared)
+    saved.discard_chained_outputs(activation, output_tensors)
+    return BlockRun(counter.work, saved.nbytes, counter.matmul_output_bytes)
 
 
 def _run_outside(model: nn.Module, forward: Forward) -> tuple[OpCounter, SavedTensors]:
-    kept, count = SavedTensors(model), OpCounter(forward.mode)
-    with torch.enable_grad(), kept.hooks(), count:
+    saved, counter = SavedTensors(model), OpCounter(forward.mode)
+    with torch.enable_grad(), saved.hooks(), counter:
         loss = forward.loss()
-        count.when = "backward"
+        counter.when = "backward"
         loss.backward()  # type: ignore[no-untyped-call]
-    _clear(model)
-    return count, kept
+    _clear_gradients(model)
+    return counter, saved
 
 
-def _clear(module: nn.Module) -> None:
+def _clear_gradients(module: nn.Module) -> None:
     for parameter in module.parameters():
         parameter.grad = None
 
 
-def module_of(parameters: Iterable[Tensor], names: Sequence[str], run: BlockRun, given: Tensor | None) -> ModuleProfile:
-    every = list(parameters)
-    trained = [each for each in every if each.requires_grad]
+def module_profile(
+    parameters: Iterable[Tensor], names: Sequence[str], run: BlockRun, first_tensor: Tensor | None
+) -> ModuleProfile:
+    """Combine a run with the sizes of the module's parameters. `first_tensor`: the activation it was called with."""
+    parameters = list(parameters)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
     return ModuleProfile(
-        tuple(names),
-        sum(each.numel() for each in every),
-        sum(each.numel() for each in trained),
-        sum(each.nbytes for each in every),
-        sum(each.nbytes for each in trained),
-        run.work,
-        run.activation_bytes,
-        0 if given is None else given.nbytes,
-        run.matmul_output_bytes,
-        len(every),
+        names=tuple(names),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        trainable=sum(parameter.numel() for parameter in trainable),
+        parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+        trainable_bytes=sum(parameter.nbytes for parameter in trainable),
+        work=run.work,
+        activation_bytes=run.activation_bytes,
+        input_bytes=0 if first_tensor is None else first_tensor.nbytes,
+        matmul_output_bytes=run.matmul_output_bytes,
+        tensor_count=len(parameters),
     )

@@ -1,4 +1,4 @@
-"""What autograd keeps of a forward."""
+"""Counts the tensors that autograd saves for backward."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,20 +10,24 @@ from torch.distributed.tensor import DTensor
 
 @dataclass
 class SavedTensors:
-    """Storages that autograd keeps on this rank, but for the model's own."""
+    """The storages that autograd saves on this rank, except those of the model's own parameters and buffers.
+
+    A storage counts once, however many saved tensors are views of it.
+    """
 
     model: nn.Module
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         state = (*self.model.parameters(), *self.model.buffers())
-        self._own = {_storage(each)._cdata for each in state}
+        self._model_storages = {_storage(tensor)._cdata for tensor in state}
 
     @property
-    def size(self) -> int:
-        return sum(each.nbytes() for each in self.storages.values())
+    def nbytes(self) -> int:
+        return sum(storage.nbytes() for storage in self.storages.values())
 
     def hooks(self) -> torch.autograd.graph.saved_tensors_hooks:
+        """A context manager: what autograd saves while it is active is added."""
         return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: Tensor) -> Tensor:
@@ -32,21 +36,25 @@ class SavedTensors:
 
     def add(self, tensor: Tensor) -> None:
         storage = _storage(tensor)
-        if storage._cdata not in self._own:
+        if storage._cdata not in self._model_storages:
             self.storages[storage._cdata] = storage
 
     def has(self, tensor: Tensor) -> bool:
         return _storage(tensor)._cdata in self.storages
 
-    def drop(self, other: "SavedTensors") -> None:
+    def discard(self, other: "SavedTensors") -> None:
+        """Remove the storages that `other` has too."""
         for key in other.storages:
             self.storages.pop(key, None)
 
-    def drop_chained(self, given: Tensor, returned: Iterable[Tensor]) -> None:
-        """In a chain a block's output is what the next one is given, and counted there."""
-        if self.has(given):
-            for each in returned:
-                self.storages.pop(_storage(each)._cdata, None)
+    def discard_chained_outputs(self, block_input: Tensor, outputs: Iterable[Tensor]) -> None:
+        """Remove a block's outputs if its input is saved.
+
+        In a chain of blocks the output of one is the input of the next, where it is counted.
+        """
+        if self.has(block_input):
+            for output in outputs:
+                self.storages.pop(_storage(output)._cdata, None)
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage:

@@ -1,4 +1,4 @@
-"""How long something takes, on a machine that others use too."""
+"""Times a function on a machine that other programs may use too."""
 
 import statistics
 import time
@@ -6,25 +6,26 @@ from collections.abc import Callable
 
 from onecurve.device.device import Device
 
-_TIMES = 5
-_LONG = 0.3
-"""Seconds: what takes longer is measured once."""
+_MEASUREMENTS = 5
+_MEASURE_ONCE_SECONDS = 0.3
+"""A measurement that takes longer than this is not repeated."""
 
 
-def seconds_of(work: Callable[[], object], device: Device, least: float = 0.02) -> float:
-    """Of one call: the median of several measurements, each long enough to be read."""
-    work()  # what is done once is not counted
+def seconds_per_call(function: Callable[[], object], device: Device, min_seconds: float = 0.02) -> float:
+    """Seconds of one call: the median of several measurements, each of enough calls to last `min_seconds`."""
+    function()  # warm-up
     device.wait()
     calls = 1
-    while (took := _measure(work, device, calls)) < least:
-        calls = max(2 * calls, round(1.2 * calls * least / max(took, 1e-9)))
-    again = _TIMES - 1 if took < _LONG else 0
-    return statistics.median([took, *(_measure(work, device, calls) for _ in range(again))]) / calls
+    while (seconds := _measure(function, device, calls)) < min_seconds:
+        calls = max(2 * calls, round(1.2 * calls * min_seconds / max(seconds, 1e-9)))
+    repetitions = _MEASUREMENTS - 1 if seconds < _MEASURE_ONCE_SECONDS else 0
+    measured = [seconds, *(_measure(function, device, calls) for _ in range(repetitions))]
+    return statistics.median(measured) / calls
 
 
-def _measure(work: Callable[[], object], device: Device, calls: int) -> float:
+def _measure(function: Callable[[], object], device: Device, calls: int) -> float:
     begin = time.perf_counter()
     for _ in range(calls):
-        work()
+        function()
     device.wait()
     return time.perf_counter() - begin

@@ -1,7 +1,8 @@
-"""Lets fake tensors pass where a model asks for their values (experts that choose tokens): the answer is a guess.
+"""Let a forward pass on fake tensors continue where the model reads values, by assuming values.
 
-Good for shapes and for what depends on what. Where the number of elements depends on values, there are as many as there
-could be; a number that is read is 0.
+Mixture-of-experts layers, for example, select tokens by their scores. The result is good for shapes and for
+dependencies between tensors, not for values. Where the number of elements depends on values, the maximum is assumed; a
+number that is read is 0.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ _ZERO = {torch.bool: False, torch.float64: 0.0, torch.float32: 0.0, torch.float1
 
 
 class DataDependentFallback(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Above a FakeTensorMode."""
+    """A dispatch mode that handles data-dependent operations; enter it after (inside) a FakeTensorMode."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -26,12 +27,12 @@ class DataDependentFallback(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operation is _aten._local_scalar_dense.default:
             return _ZERO.get(arguments[0].dtype, 0)
         if operation is _aten.nonzero.default:
-            return _all_places(arguments[0])
+            return _indices_of_all(arguments[0])
         if operation is _aten.masked_select.default:
             values, mask = torch.broadcast_tensors(*arguments)  # type: ignore[no-untyped-call]
             return (values + 0 * mask).reshape(-1)
         if operation is _aten.index.Tensor and any(_is_mask(index) for index in arguments[1]):
-            arguments = (arguments[0], [each for index in arguments[1] for each in _places(index)])
+            arguments = (arguments[0], [indices for index in arguments[1] for indices in _without_mask(index)])
         return operation(*arguments, **(kwargs or {}))
 
 
@@ -39,10 +40,12 @@ def _is_mask(index: Tensor | None) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
-def _places(index: Tensor | None) -> list[Tensor | None]:
-    return list(_all_places(index).unbind(1)) if index is not None and _is_mask(index) else [index]
+def _without_mask(index: Tensor | None) -> list[Tensor | None]:
+    """Replace a mask by one index tensor per dimension; return any other index unchanged."""
+    return list(_indices_of_all(index).unbind(1)) if index is not None and _is_mask(index) else [index]
 
 
-def _all_places(tensor: Tensor) -> Tensor:
-    """As if nothing were zero; made of the tensor, so that who depends on it is still seen to."""
+def _indices_of_all(tensor: Tensor) -> Tensor:
+    """The result of nonzero() as if no element were zero. It is computed from the tensor, so that dependencies on the
+    tensor remain visible."""
     return tensor.reshape(-1, 1).expand(-1, tensor.dim()).to(torch.int64)

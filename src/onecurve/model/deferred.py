@@ -1,10 +1,18 @@
-"""The model before any rank holds it: recorded on fake tensors where its constructor allows, otherwise built whole."""
+"""The user's model before its memory is allocated: recorded on fake tensors if possible, otherwise real.
 
-from collections.abc import Callable
+A deferred model is consumed by the part that is built from it. Anything that only has to look at the model (tracing,
+shape inference) works on a copy, because a forward may leave fake tensors behind in the module's attributes.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
@@ -12,31 +20,39 @@ from onecurve.job.batch import MicroBatch
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.recorder import InitRecorder, build_real, record
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class DeferredModel:
+    """A module on fake tensors, and the recorder that can materialize them."""
+
     module: nn.Module
     recorder: InitRecorder | None
-    """None where the module is real already."""
+    """None if the module is already real, because its constructor could not be recorded."""
     warning: str = ""
+    """Why the constructor could not be recorded; empty if it was."""
+    record_again: Callable[[], tuple[nn.Module, InitRecorder]] | None = None
+    """Runs the constructor once more, for modules that cannot be copied."""
 
-    def forward(self, micro: MicroBatch) -> object:
-        """Run the model on fake tensors: nothing is computed, but what it calls can be seen. The blueprint is spent."""
+    def trace_copy(self) -> "TraceableModule":
+        """Return a copy on fake tensors that can be run, and changed by running, without touching this model."""
         if self.recorder is None:
-            raise OnecurveError("a model that was built whole has no fake forward")
-        with self.recorder.mode, DataDependentFallback():
-            return self.fake_batch(micro).forward(self.module)
+            raise OnecurveError(f"model: {self.warning}; this needs a constructor that can be recorded")
+        try:
+            module, mode = _copy_module(self.module, self.recorder.mode), self.recorder.mode
+        except Exception:  # an attribute of the user's module does not allow a deep copy
+            _log.info("the model cannot be copied; its constructor is recorded once more", exc_info=True)
+            assert self.record_again is not None
+            module, recorder = self.record_again()
+            mode = recorder.mode
+        mode.allow_non_fake_inputs = True
+        return TraceableModule(module, mode)
 
-    def fake_batch(self, micro: MicroBatch) -> MicroBatch:
-        """The micro-batch as the model on fake tensors takes it."""
-        inputs, target = pytree.tree_map(self._fake, (micro.inputs, micro.target))
-        return MicroBatch(inputs, target, micro.samples)
-
-    def _fake(self, leaf: object) -> object:
-        assert self.recorder is not None
-        if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor):
-            return leaf
-        return self.recorder.mode.from_tensor(leaf)
+    @property
+    def parameters(self) -> int:
+        """Elements of all parameters."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
 
     @property
     def parameter_bytes(self) -> int:
@@ -47,17 +63,70 @@ class DeferredModel:
         return sum(parameter.nbytes for parameter in self.module.parameters() if parameter.requires_grad)
 
 
+@dataclass(frozen=True)
+class TraceableModule:
+    """A copy of a deferred model, on fake tensors: running it computes shapes and no values."""
+
+    module: nn.Module
+    mode: FakeTensorMode
+
+    def forward(self, micro: MicroBatch) -> object:
+        """Run the module on fake copies of the inputs."""
+        with self.mode, DataDependentFallback():
+            return self.fake_batch(micro).forward(self.module)
+
+    def fake_batch(self, micro: MicroBatch) -> MicroBatch:
+        """Return the micro-batch with every tensor replaced by a fake one."""
+        inputs, target = pytree.tree_map(self._fake, (micro.inputs, micro.target))
+        return MicroBatch(inputs, target, micro.samples)
+
+    def _fake(self, leaf: object) -> object:
+        if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor):
+            return leaf
+        return self.mode.from_tensor(leaf)
+
+
 def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
-    """Run the user's constructor. A blueprint is used up by the part that is made of it."""
+    """Run the user's constructor on fake tensors; run it for real if fake tensors cannot follow it."""
     try:
-        return DeferredModel(*record(build, seed))
+        return DeferredModel(*record(build, seed), record_again=lambda: record(build, seed))
     except OnecurveError:
         raise
-    except Exception as error:
+    except Exception as error:  # user code under fake tensors may raise anything; the real constructor decides
         first_line = str(error).partition("\n")[0]
         reason = f"{type(error).__name__}: {first_line}"
-    # Either the constructor does what fake tensors cannot follow, or it is wrong: building it for real will tell.
+        _log.info("the model's constructor could not be recorded", exc_info=True)
     module = build_real(build, seed)
     return DeferredModel(
-        module, None, f"the model's constructor could not be recorded ({reason}); every rank builds it whole"
+        module, None, f"the model's constructor could not be recorded ({reason}); every rank builds it in full"
     )
+
+
+def _copy_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """Deep-copy a module; its tensors become new fake tensors of the same size, and shared tensors stay shared.
+
+    torch's own deep copy of a fake tensor reads its data pointer, so every tensor is entered in the memo beforehand.
+    """
+    memo: dict[int, Any] = {}
+    originals = list(_tensors_of(module))  # referenced while the memo is used: it knows them by id
+    with mode, torch.no_grad():
+        for tensor in originals:
+            if id(tensor) not in memo:
+                memo[id(tensor)] = _fake_like(tensor)
+    return copy.deepcopy(module, memo)
+
+
+def _fake_like(tensor: Tensor) -> Tensor:
+    fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake
+
+
+def _tensors_of(module: nn.Module) -> Iterator[Tensor]:
+    """Yield parameters, buffers, and tensors in plain attributes of all submodules."""
+    for submodule in module.modules():
+        for value in submodule.__dict__.values():
+            for leaf in pytree.tree_leaves(value):
+                if isinstance(leaf, Tensor):
+                    yield leaf

@@ -1,4 +1,4 @@
-"""Makes a recorded module real, as much of it as is asked for, keeping ties, buffers and stray tensors."""
+"""Turn the fake tensors of modules into real ones; preserve ties, buffers and tensors in plain attributes."""
 
 import weakref
 from collections.abc import Callable
@@ -14,80 +14,91 @@ from onecurve.model.recorder import InitRecorder
 
 
 class Materializer:
-    """Turns the fake tensors of modules into real ones on a device, each tensor once however often it is met."""
+    """Replaces the fake tensors of modules by real ones on a device. A tied tensor is created once."""
 
     def __init__(
         self,
         recorder: InitRecorder | None,
         device: torch.device,
         dtype: torch.dtype | None = None,
-        layout: torch.memory_format = torch.preserve_format,
+        memory_format: torch.memory_format = torch.preserve_format,
     ) -> None:
-        """`tape` is None for a module that is real already; `dtype` None leaves floating point as it is; a `layout` of
-        channels_last is for tensors of four dimensions."""
+        """`recorder`: None for a module that is already real. `dtype`: for floating-point tensors; None leaves theirs.
+        `memory_format`: channels_last applies to 4-dimensional tensors only."""
         self._recorder = recorder
         self._device = device
         self._dtype = dtype
-        self._layout = layout
-        self._made: dict[int, weakref.ref[Tensor]] = {}  # weak: a block's whole tensors are freed once it is sharded
-        self._kept_alive: list[Tensor] = []  # the fake originals, so that no id is used twice
+        self._memory_format = memory_format
+        # Weak, so that the full tensors of a block are freed once it is sharded.
+        self._real_tensors: dict[int, weakref.ref[Tensor]] = {}
+        self._originals: list[Tensor] = []  # the fake tensors, held so that no id is reused
 
     def materialize(self, module: nn.Module) -> None:
-        """In place, for the module and all below it."""
-        for each in module.modules():
-            for name, parameter in each._parameters.items():
+        """Make all tensors of the module and of its submodules real, in place."""
+        for submodule in module.modules():
+            for name, parameter in submodule._parameters.items():
                 if parameter is not None:
-                    each._parameters[name] = self._materialized(parameter)  # type: ignore[assignment]
-            for name, buffer in each._buffers.items():
+                    submodule._parameters[name] = self._real_tensor(parameter)  # type: ignore[assignment]
+            for name, buffer in submodule._buffers.items():
                 if buffer is not None:
-                    each._buffers[name] = self._materialized(buffer)
-            for name, value in each.__dict__.items():
+                    submodule._buffers[name] = self._real_tensor(buffer)
+            for name, value in submodule.__dict__.items():
                 if name not in ("_parameters", "_buffers", "_modules"):
-                    each.__dict__[name] = _map_tensors(value, self._materialized)
+                    submodule.__dict__[name] = _map_tensors(value, self._real_tensor)
 
-    def _materialized(self, tensor: Tensor) -> Tensor:
-        if isinstance(tensor, DTensor) or self._is_as_wanted(tensor):
+    def _real_tensor(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, DTensor) or self._is_finished(tensor):
             return tensor
-        made = self._made.get(id(tensor), lambda: None)()
-        if made is None:
-            made = self._make(tensor)
-            self._made[id(tensor)] = weakref.ref(made)
-            self._kept_alive.append(tensor)
-        return made
+        real = self._real_tensors.get(id(tensor), lambda: None)()
+        if real is None:
+            real = self._create(tensor)
+            self._real_tensors[id(tensor)] = weakref.ref(real)
+            self._originals.append(tensor)
+        return real
 
-    def _is_as_wanted(self, tensor: Tensor) -> bool:
+    def _is_finished(self, tensor: Tensor) -> bool:
+        """True if the tensor is real and has the requested device, dtype and memory format."""
         if isinstance(tensor, FakeTensor):
             return False
-        in_type = self._wanted_dtype(tensor) in (None, tensor.dtype)
-        laid_out = not self._lays_out(tensor) or tensor.is_contiguous(memory_format=self._layout)
-        return tensor.device == self._device and in_type and laid_out
+        dtype_fits = self._target_dtype(tensor) in (None, tensor.dtype)
+        format_fits = not self._format_applies(tensor) or tensor.is_contiguous(memory_format=self._memory_format)
+        return tensor.device == self._device and dtype_fits and format_fits
 
-    def _lays_out(self, tensor: Tensor) -> bool:
-        return self._layout is torch.contiguous_format or (self._layout is torch.channels_last and tensor.dim() == 4)
+    def _format_applies(self, tensor: Tensor) -> bool:
+        """True if the requested memory format applies to this tensor."""
+        return self._memory_format is torch.contiguous_format or (
+            self._memory_format is torch.channels_last and tensor.dim() == 4
+        )
 
-    def _wanted_dtype(self, tensor: Tensor) -> torch.dtype | None:
+    def _target_dtype(self, tensor: Tensor) -> torch.dtype | None:
         if tensor.is_complex() and self._dtype is torch.float64:
             return torch.complex128
         return self._dtype if tensor.is_floating_point() else None
 
-    def _make(self, tensor: Tensor) -> Tensor:
+    def _create(self, tensor: Tensor) -> Tensor:
         value = self._recorder.value(tensor) if self._recorder is not None else tensor.detach()
-        value = value.to(self._device, self._wanted_dtype(value))
-        if self._lays_out(value):
-            value = value.contiguous(memory_format=self._layout)
+        value = value.to(self._device, self._target_dtype(value))
+        if self._format_applies(value):
+            value = value.contiguous(memory_format=self._memory_format)
         if isinstance(tensor, nn.Parameter):
-            real = nn.Parameter(value, requires_grad=tensor.requires_grad)
-            real.__dict__.update({k: v for k, v in tensor.__dict__.items() if not k.startswith("_") and k not in _FAKE})
-            return real
+            parameter = nn.Parameter(value, requires_grad=tensor.requires_grad)
+            parameter.__dict__.update({name: v for name, v in tensor.__dict__.items() if _is_user_attribute(name)})
+            return parameter
         return value
 
 
-_FAKE = frozenset(("fake_device", "fake_mode", "constant", "real_tensor", "nonzero_memo", "item_memo", "unique_memo"))
-"""What a fake tensor's own bookkeeping adds; other attributes are the user's marks and are kept."""
+_FAKE_TENSOR_ATTRIBUTES = frozenset(
+    ("fake_device", "fake_mode", "constant", "real_tensor", "nonzero_memo", "item_memo", "unique_memo")
+)
+
+
+def _is_user_attribute(name: str) -> bool:
+    """True for an attribute that the user set on a parameter; False for a FakeTensor's own attributes."""
+    return not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A module's stray tensors: plain attributes, also in lists, tuples and dicts."""
+    """Apply `change` to an attribute that is a tensor, or a list, tuple or dict that contains tensors."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, list | tuple | dict) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):

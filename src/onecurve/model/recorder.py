@@ -1,12 +1,13 @@
-"""Initial weights that depend on the seed and the model, never on plan or cluster.
+"""Initial weights that depend only on the seed and the model, never on the plan or the cluster.
 
-The model's constructor runs on fake tensors while every operation is written to a tape; it costs no memory, whatever
-the model's size. Each rank then replays, tensor by tensor, what led to the tensors it holds. Every random operation is
-seeded by (seed, its number), so it draws the same however little else is replayed.
+The model's constructor runs on fake tensors while every operation is recorded. This needs no memory for the model,
+whatever its size. Each rank then replays, tensor by tensor, the operations that produced the tensors it holds. Every
+random operation is seeded with (seed, its number among the random operations), so it draws the same numbers no matter
+which other operations are replayed.
 
-Words: a *storage* is the memory that a tensor and its views share; the tape knows tensors only by storage, size, stride
-and offset, since nn.Parameter and `.data` re-wrap tensors without an operation that could be seen. A *write* is an
-operation that makes or changes a storage; views write nothing and are not on the tape.
+Terms: a *storage* is the memory that a tensor shares with its views. The recorder identifies tensors by storage, size,
+stride and offset, because nn.Parameter and `.data` wrap tensors without an operation that can be observed. A *write* is
+an operation that creates or changes a storage; operations that only make views are not recorded.
 """
 
 from bisect import bisect_left
@@ -30,7 +31,7 @@ _READS_A_VALUE = torch.ops.aten._local_scalar_dense.default
 
 @dataclass(frozen=True)
 class _View:
-    """A tensor as the tape knows it."""
+    """The identity of a recorded tensor: a view of a storage."""
 
     storage: int
     dtype: torch.dtype
@@ -41,47 +42,50 @@ class _View:
 
 @dataclass(frozen=True)
 class _Operation:
+    """One recorded operation."""
+
     function: Callable[..., Any]
     arguments: Any
-    """Positional and keyword arguments, tensors replaced by views; real tensors stay as constants."""
-    made: tuple[_View, ...]
-    """Outputs in storages of their own."""
-    outputs: tuple[int, ...]
-    """Which of the outputs `made` are."""
+    """The pair (positional, keyword arguments), with fake tensors replaced by views; real tensors are constants."""
+    created: tuple[_View, ...]
+    """The outputs that have new storages."""
+    created_outputs: tuple[int, ...]
+    """The positions of `created` among all outputs."""
     reads: frozenset[int]
+    """The storages of the inputs."""
     seed: int | None
-    """None for an operation that draws nothing."""
+    """The seed of a random operation, None for any other."""
 
 
 class UnknownOriginError(Exception):
-    """A tensor that the tape cannot make: loaded from a file, or made outside the constructor."""
+    """A tensor cannot be replayed: it was loaded from a file, or created outside the constructor."""
 
 
 class InitRecorder:
-    """What a constructor did, and the means to do any part of it again for real."""
+    """The recorded operations of a constructor, and their replay with real tensors."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._operations: list[_Operation] = []
-        self._writers: dict[int, list[int]] = {}
+        self._writers: dict[int, list[int]] = {}  # storage → numbers of the operations that write into it
         self._random_operations = 0
-        self._kept_alive: list[Any] = []  # so that no storage's address is used twice
+        self._storages: list[Any] = []  # held so that no storage address is reused
 
     def value(self, tensor: Tensor) -> Tensor:
-        """The real tensor that the constructor would have made, in host memory."""
+        """Return the real tensor that the constructor would have created, in host memory."""
         if not isinstance(tensor, FakeTensor):
             return tensor.detach().clone()
         with preserve_rng_state(), torch.no_grad():
-            made = self._replay(self._slice(_storage(tensor), len(self._operations)))
-        return _at(made, _view(tensor)).clone()
+            storages = self._replay(self._dependencies(_storage(tensor), len(self._operations)))
+        return _tensor_at(storages, _view(tensor)).clone()
 
     def knows(self, tensor: Tensor) -> bool:
-        """Whether the tensor can be made by replaying."""
+        """True if `value` can return the tensor."""
         return not isinstance(tensor, FakeTensor) or _storage(tensor) in self._writers
 
     def next_seed(self, function: Any, arguments: Any) -> int | None:
-        """The seed of the operation now being run, counted over random operations; None for the others."""
+        """Return the seed of the operation about to run, from the count of random operations; None for others."""
         if torch.Tag.nondeterministic_seeded not in function.tags:
             return None
         self._random_operations += 1
@@ -90,41 +94,46 @@ class InitRecorder:
         return mix(base, self._random_operations)
 
     def write(self, function: Any, arguments: Any, result: Any, seed: int | None) -> None:
-        """Put an operation on the tape, unless it only made a view."""
+        """Record an operation, unless it only makes a view."""
         inputs = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, FakeTensor)]
-        known = {_storage(tensor) for tensor in inputs}
-        if not known <= self._writers.keys():
-            raise UnknownOriginError(f"{function} reads a tensor that was not made by an operation")
+        reads = {_storage(tensor) for tensor in inputs}
+        if not reads <= self._writers.keys():
+            raise UnknownOriginError(f"{function} reads a tensor that no recorded operation created")
         outputs = [leaf if isinstance(leaf, FakeTensor) else None for leaf in pytree.tree_leaves(result)]
-        fresh = [
+        created_outputs = [
             number for number, leaf in enumerate(outputs) if leaf is not None and _storage(leaf) not in self._writers
         ]
         mutated = _mutated(function, arguments)
         if not all(isinstance(tensor, FakeTensor) for tensor in mutated):
-            raise UnknownOriginError(f"{function} writes into a tensor from outside the constructor")
+            raise UnknownOriginError(f"{function} writes into a tensor that was created outside the constructor")
         changed = {_storage(tensor) for tensor in mutated}
-        if not fresh and not changed:
+        if not created_outputs and not changed:
             return
-        made = tuple(_view(leaf) for number in fresh if (leaf := outputs[number]) is not None)
+        created = tuple(_view(leaf) for number in created_outputs if (leaf := outputs[number]) is not None)
         operation = _Operation(
-            function, pytree.tree_map(_for_tape, arguments), made, tuple(fresh), frozenset(known), seed
+            function=function,
+            arguments=pytree.tree_map(_to_recorded, arguments),
+            created=created,
+            created_outputs=tuple(created_outputs),
+            reads=frozenset(reads),
+            seed=seed,
         )
-        self._kept_alive.append([tensor.untyped_storage() for tensor in [*inputs, *outputs] if tensor is not None])
-        for storage in changed | {view.storage for view in made}:
+        self._storages.append([tensor.untyped_storage() for tensor in [*inputs, *outputs] if tensor is not None])
+        for storage in changed | {view.storage for view in created}:
             self._writers.setdefault(storage, []).append(len(self._operations))
         self._operations.append(operation)
 
-    def _slice(self, storage: int, before: int) -> list[int]:
-        """The numbers of all operations that what is in `storage` depends on, in order."""
+    def _dependencies(self, storage: int, before: int) -> list[int]:
+        """The numbers of all operations before `before` that the contents of `storage` depend on, in order."""
         needed: set[int] = set()
-        open_questions = [(storage, before)]
-        while open_questions:
-            asked, limit = open_questions.pop()
-            writers = self._writers.get(asked, [])
+        pending = [(storage, before)]
+        while pending:
+            current, limit = pending.pop()
+            writers = self._writers.get(current, [])
             for number in writers[: bisect_left(writers, limit)]:
                 if number not in needed:
                     needed.add(number)
-                    open_questions += [(read, number) for read in self._operations[number].reads]
+                    pending += [(read, number) for read in self._operations[number].reads]
         return sorted(needed)
 
     def _replay(self, numbers: list[int]) -> dict[int, torch.UntypedStorage]:
@@ -133,14 +142,16 @@ class InitRecorder:
             operation = self._operations[number]
             if operation.seed is not None:
                 torch.default_generator.manual_seed(operation.seed)
-            args, kwargs = pytree.tree_map(lambda leaf: _for_replay(leaf, storages), operation.arguments)
+            args, kwargs = pytree.tree_map(lambda leaf: _to_replayed(leaf, storages), operation.arguments)
             leaves = pytree.tree_leaves(operation.function(*args, **kwargs))
-            for view, output in zip(operation.made, operation.outputs, strict=True):
-                storages[view.storage] = _laid_out_as(leaves[output], view)
+            for view, output in zip(operation.created, operation.created_outputs, strict=True):
+                storages[view.storage] = _storage_with_layout(leaves[output], view)
         return storages
 
 
 class _RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records every operation of a constructor that runs on fake tensors."""
+
     def __init__(self, recorder: InitRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
@@ -148,18 +159,18 @@ class _RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is _READS_A_VALUE and isinstance(args[0], FakeTensor):
-            # The constructor wants to know a number: answer with what the replay so far makes of it.
+            # The constructor reads a number: replay the operations so far to answer with its real value.
             with _without_modes():
                 return self._recorder.value(args[0]).item()
         seed = self._recorder.next_seed(func, (args, kwargs))
         fills = seed is not None and args and isinstance(args[0], FakeTensor) and _writes_first(func)
-        result = args[0] if fills else func(*args, **kwargs)  # numbers drawn into a fake tensor change nothing of it
+        result = args[0] if fills else func(*args, **kwargs)  # filling a fake tensor with random numbers has no effect
         self._recorder.write(func, (args, kwargs), result, seed)
         return result
 
 
 class _SeedingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs a constructor for real, with the seeds the tape would have given."""
+    """Runs a constructor with real tensors and with the seeds that a recording would have used."""
 
     def __init__(self, recorder: InitRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -175,7 +186,7 @@ class _SeedingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, InitRecorder]:
-    """The module on fake tensors, and the tape that makes them real."""
+    """Run the constructor `build` on fake tensors; return the module and the recorder that can make it real."""
     recorder = InitRecorder(seed)
     with preserve_rng_state():
         seed_all(mix(seed))
@@ -185,12 +196,13 @@ def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, InitRe
         raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not recorder.knows(tensor):
-            raise UnknownOriginError(f"{name} was not made by an operation")
+            raise UnknownOriginError(f"{name} was created by no recorded operation")
     return module, recorder
 
 
 def build_real(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module for real and whole: for constructors that cannot be recorded. Same weights as from a tape."""
+    """Run the constructor `build` with real tensors, for constructors that cannot be recorded. The weights are the same
+    as those of a recording."""
     with preserve_rng_state():
         seed_all(mix(seed))
         try:
@@ -218,19 +230,20 @@ def _view(tensor: Tensor) -> _View:
     )
 
 
-def _at(storages: dict[int, torch.UntypedStorage], view: _View) -> Tensor:
+def _tensor_at(storages: dict[int, torch.UntypedStorage], view: _View) -> Tensor:
     tensor = torch.empty(0, dtype=view.dtype)
     return tensor.set_(storages[view.storage], view.offset, view.size, view.stride)
 
 
-def _laid_out_as(tensor: Tensor, view: _View) -> torch.UntypedStorage:
-    """The storage of `tensor`, copied where its layout is not the one that the fake tensor promised."""
+def _storage_with_layout(tensor: Tensor, view: _View) -> torch.UntypedStorage:
+    """The storage of `tensor`, copied if its stride or offset differs from that of the fake tensor."""
     if tuple(tensor.stride()) == view.stride and tensor.storage_offset() == view.offset:
         return tensor.untyped_storage()
     return torch.empty_strided(view.size, view.stride, dtype=view.dtype).copy_(tensor).untyped_storage()
 
 
-def _for_tape(leaf: Any) -> Any:
+def _to_recorded(leaf: Any) -> Any:
+    """Convert an argument for recording: fake tensors become views, real tensors are copied."""
     if isinstance(leaf, FakeTensor):
         return _view(leaf)
     if isinstance(leaf, Tensor):
@@ -239,25 +252,26 @@ def _for_tape(leaf: Any) -> Any:
     return leaf
 
 
-def _for_replay(leaf: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
+def _to_replayed(leaf: Any, storages: dict[int, torch.UntypedStorage]) -> Any:
+    """Convert a recorded argument for replay: views become real tensors, constants are copied."""
     if isinstance(leaf, _View):
-        return _at(storages, leaf)
+        return _tensor_at(storages, leaf)
     return leaf.clone() if isinstance(leaf, Tensor) else _without_generator(leaf)
 
 
 def _without_generator(leaf: Any) -> Any:
-    """A user's own generator is replaced by the seeded default one (its seed is part of the operation's)."""
+    """Replace a user's generator by the default one, whose seed is derived from the user's generator."""
     return None if isinstance(leaf, torch.Generator) else leaf
 
 
 def _writes_first(function: Any) -> bool:
-    """Whether an operation writes into its first argument and gives it back."""
+    """True if an operation writes into its first argument and returns it."""
     first, returns = function._schema.arguments[0].alias_info, function._schema.returns
     return first is not None and first.is_write and len(returns) == 1 and returns[0].alias_info is not None
 
 
 def _mutated(function: Any, arguments: Any) -> list[Tensor]:
-    """The tensors that an operation writes into, by its schema."""
+    """The tensors that an operation writes into, according to its schema."""
     if not function._schema.is_mutable:
         return []
     args, kwargs = arguments

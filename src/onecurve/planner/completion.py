@@ -1,40 +1,65 @@
-"""Completes plans that split a model without saying where."""
+"""Completes a plan that splits a model without saying where: layouts, stages, blocks, dataflow."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.plan import Plan
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.job import Job
-from onecurve.planner.pipeline_stages import assign_blocks
+from onecurve.measure.blocks import find_blocks
+from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.planner.pipeline_stages import assign_blocks, dataflow_of, refuse_mismatched_stages
 from onecurve.planner.tensor_layouts import layouts_for
 from onecurve.planner.traced_model import TracedModel
 
 
-def complete(plan: Plan, job: Job, data: TrainingData) -> Plan:
-    """The plan with its layouts and stages."""
-    return complete_all([plan], job, data)[0]
+class PlanCompleter:
+    """Completes plans of one model. It traces the model once, and only if a plan asks for it.
 
+    Layouts are derived over a fake process group, so this must happen before the process joins a real one.
+    """
 
-def complete_all(plans: Sequence[Plan], job: Job, data: TrainingData) -> list[Plan]:
-    """The same for several plans of one job."""
-    traced = TracedModel(job, data) if any(map(_lacks, plans)) else None
-    layouts: dict[int, dict[str, str]] = {}
-    stages: dict[int, tuple[int, ...]] = {}
-    completed = []
-    for plan in plans:
-        degree, count = plan.mesh.tensor, plan.stage_count
-        if traced is not None and degree > 1 and not plan.layouts:
-            if degree not in layouts:
-                layouts[degree] = layouts_for(plan, traced)
-            plan = replace(plan, layouts=layouts[degree])
-        if traced is not None and plan.mesh.pipeline > 1 and not plan.stages:
-            if count not in stages:
-                stages[count] = assign_blocks(plan, traced)
-            plan = replace(plan, stages=stages[count])
-        completed.append(plan)
-    return completed
+    def __init__(self, job: Job, data: TrainingData, deferred: DeferredModel | None = None) -> None:
+        """`deferred` is the recorded model, if the caller has it already; it is copied, not changed."""
+        self._job, self._data = job, data
+        self._deferred = deferred or defer_init(job.model, job.seed)
+        self._traced: TracedModel | None = None
+        self._layouts: dict[int, dict[str, str]] = {}
+        self._stages: dict[int, tuple[int, ...]] = {}
 
+    def resolve(self, plan: Plan) -> ResolvedPlan:
+        """Return the plan with its layouts and stages, and what apply/ needs to know about the model."""
+        if plan.mesh.tensor > 1 and not plan.layouts:
+            plan = replace(plan, layouts=self._layouts_of(plan))
+        if plan.mesh.pipeline > 1:
+            dataflow = dataflow_of(self._model)
+            if not plan.stages:
+                plan = replace(plan, stages=self._stages_of(plan))
+            refuse_mismatched_stages(plan, dataflow)
+            return ResolvedPlan(plan, dataflow.blocks, dataflow)
+        wraps_blocks = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
+        return ResolvedPlan(plan, self._blocks() if wraps_blocks else ())
 
-def _lacks(plan: Plan) -> bool:
-    return (plan.mesh.tensor > 1 and not plan.layouts) or (plan.mesh.pipeline > 1 and not plan.stages)
+    @property
+    def _model(self) -> TracedModel:
+        if self._traced is None:
+            self._traced = TracedModel(self._job, self._data, self._deferred)
+        return self._traced
+
+    def _layouts_of(self, plan: Plan) -> dict[str, str]:
+        degree = plan.mesh.tensor
+        if degree not in self._layouts:
+            self._layouts[degree] = layouts_for(plan, self._model)
+        return self._layouts[degree]
+
+    def _stages_of(self, plan: Plan) -> tuple[int, ...]:
+        count = plan.stage_count
+        if count not in self._stages:
+            self._stages[count] = assign_blocks(plan, self._model)
+        return self._stages[count]
+
+    def _blocks(self) -> tuple[str, ...]:
+        """A model whose constructor could not be recorded cannot be traced: then every likely block counts."""
+        if self._deferred.recorder is None:
+            return tuple(find_blocks(self._deferred.module))
+        return tuple(self._model.blocks)

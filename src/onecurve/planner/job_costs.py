@@ -1,4 +1,4 @@
-"""What a job costs, traced at the few points from which all others follow."""
+"""The costs of a job, traced at the few points from which the predictor extrapolates to every plan."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,148 +9,161 @@ from typing import get_args
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from onecurve.describe.costs import BlockChain, Costs, Trace
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.layout import Layout
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
-from onecurve.describe.profile import Collective, ModuleProfile, Profile, When
+from onecurve.describe.profile import Collective, Direction, ModuleProfile, Profile
 from onecurve.measure.profiler import BlockRun
-from onecurve.planner.job_profile import needs_whole, profile_of
+from onecurve.measure.refusal import explain_trace_failure
+from onecurve.planner.job_profile import needs_full_parameters, profile_of
 from onecurve.planner.pipeline_stages import block_chain_of
-from onecurve.planner.tensor_layouts import cut_blocks, cut_outside, derive
+from onecurve.planner.tensor_layouts import derive_layouts, split_block_runs, split_run_outside_blocks
 from onecurve.planner.traced_model import TracedModel
 
-_MANY = 8
-_READ_FOR = 0.1
-CutRuns = tuple[BlockRun, dict[tuple[str, ...], BlockRun]]
-"""What is outside the blocks, and the blocks, as one of two tensor ranks runs them."""
+_LARGE_MICRO_BATCH = 8
+"""Samples of the larger of the two traced micro-batches."""
+_READ_SECONDS = 0.1
+"""Time spent on measuring how long a sample takes to read."""
+
+SplitRuns = tuple[BlockRun, dict[tuple[str, ...], BlockRun]]
+"""The costs of one of two tensor-parallel ranks: everything outside the blocks, and each kind of block."""
 
 
-def costs_of(traced: TracedModel, precisions: Sequence[Precision], most_tensor: int) -> Costs:
-    """`most_tensor`: ranks that a tensor axis may have at most."""
+def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_degree: int) -> JobCosts:
+    """Trace the job in each precision, for tensor-parallel degrees up to `max_tensor_degree`."""
     job = traced.job
     refused: dict[str, str] = {}
-    many = min(_MANY, job.global_batch)
-    traces = {each: _trace(traced, each, many) for each in precisions}
-    degrees, layouts = _tensor(traced, most_tensor, many, precisions[0], refused)
-    runs = {each: _runs_cut(traced, each, many, layouts) for each in precisions} if degrees else {}
-    for each, found in runs.items():
-        halves = {sequence: _halved(traces[each].large, cut, traced, layouts) for sequence, cut in found.items()}
-        traces[each] = replace(traces[each], tensor2=halves)
-    row = _row(traced, traces[precisions[0]].small, refused)
-    return Costs(
-        traces,
-        job.global_batch,
-        traced.data.steps,
-        row,
-        degrees,
-        layouts,
-        _reading(traced, many),
-        single_round=any(isinstance(each, _BatchNorm) for each in traced.model.modules()),
-        needs_full_parameters=needs_whole(job),
+    samples = min(_LARGE_MICRO_BATCH, job.global_batch)
+    traces = {precision: _trace(traced, precision, samples) for precision in precisions}
+    degrees, layouts = _tensor_degrees(traced, max_tensor_degree, samples, precisions[0], refused)
+    if degrees:
+        for precision in precisions:
+            runs = _split_runs(traced, precision, samples, layouts)
+            split = {
+                sequence: _split_profile(traces[precision].large, run, traced, layouts)
+                for sequence, run in runs.items()
+            }
+            traces[precision] = replace(traces[precision], tensor2=split)
+    return JobCosts(
+        traces=traces,
+        global_batch=job.global_batch,
+        steps=traced.data.steps,
+        block_chain=_block_chain(traced, traces[precisions[0]].small, refused),
+        tensor_degrees=degrees,
+        layouts=layouts,
+        read_seconds_per_sample=_read_seconds(traced, samples),
+        single_round=any(isinstance(module, _BatchNorm) for module in traced.model.modules()),
+        needs_full_parameters=needs_full_parameters(job),
         refused_axes=refused,
     )
 
 
-def _trace(traced: TracedModel, precision: Precision, many: int) -> Trace:
-    small, large = (_with_statistics(profile_of(traced, n, precision), traced) for n in (max(1, many // 2), many))
-    return Trace(small, large)
+def _trace(traced: TracedModel, precision: Precision, samples: int) -> CostTrace:
+    small, large = (
+        _with_batch_norm_collectives(profile_of(traced, n, precision), traced) for n in (max(1, samples // 2), samples)
+    )
+    return CostTrace(small, large)
 
 
-def _with_statistics(profile: Profile, traced: TracedModel) -> Profile:
-    """Batch norm that looks at all ranks' samples asks them once forward and once backward."""
+def _with_batch_norm_collectives(profile: Profile, traced: TracedModel) -> Profile:
+    """Add the all-reduces of synchronized batch norm: one forward and one backward per norm."""
     if traced.job.batch_norm != "sync":
         return profile
-    inside = [each for block in traced.modules.values() for each in block.modules()]
+    inside_blocks = {id(module) for block in traced.block_modules.values() for module in block.modules()}
 
-    def exchanging(module: ModuleProfile, parts: Iterable[nn.Module]) -> ModuleProfile:
-        norms = [each for each in parts if isinstance(each, _BatchNorm)]
-        asked = [
-            Collective("all_reduce", 8 * each.num_features, when, "data") for each in norms for when in get_args(When)
+    def with_collectives(profile: ModuleProfile, modules: Iterable[nn.Module]) -> ModuleProfile:
+        added = [
+            Collective("all_reduce", 8 * module.num_features, direction, "data")
+            for module in modules
+            if isinstance(module, _BatchNorm)
+            for direction in get_args(Direction)
         ]
-        work = replace(module.work, collectives=(*module.work.collectives, *asked))
-        return replace(module, work=work)
+        work = replace(profile.work, collectives=(*profile.work.collectives, *added))
+        return replace(profile, work=work)
 
+    outside = (module for module in traced.model.modules() if id(module) not in inside_blocks)
     return replace(
         profile,
-        blocks=tuple(exchanging(each, traced.modules[each.names[0]].modules()) for each in profile.blocks),
-        outside=exchanging(profile.outside, (each for each in traced.model.modules() if each not in inside)),
+        blocks=tuple(
+            with_collectives(block, traced.block_modules[block.names[0]].modules()) for block in profile.blocks
+        ),
+        outside=with_collectives(profile.outside, outside),
     )
 
 
-def _tensor(
-    traced: TracedModel, most: int, samples: int, precision: Precision, refused: dict[str, str]
+def _tensor_degrees(
+    traced: TracedModel, max_degree: int, samples: int, precision: Precision, refused: dict[str, str]
 ) -> tuple[tuple[int, ...], dict[str, str]]:
-    """Degrees, and the layouts that all of them have."""
-    if most < 2:
+    """Return the possible tensor-parallel degrees, and the layouts that all of them share."""
+    if max_degree < 2:
         return (), {}
     try:
-        found = derive(traced, 2, samples, precision)
-    except Exception as error:
-        refused["tensor"] = f"its data flow could not be followed ({type(error).__name__})"
+        derived = derive_layouts(traced, 2, samples, precision)
+    except Exception as error:  # the model, run on fake tensors, may raise anything
+        refused["tensor"] = f"the model could not be traced ({explain_trace_failure(error, traced.model, 'tensor')})"
         return (), {}
-    if not found:
-        refused["tensor"] = "nothing in this model can be split along 'tensor'"
+    if not derived:
+        refused["tensor"] = "nothing in this model can be split along it"
         return (), {}
-    layouts = {name: str(layout) for name, layout in found.items()}
-    powers = [1 << n for n in range(1, most.bit_length()) if 1 << n <= most]
-    while len(powers) > 1 and not _can_be_cut(traced, powers[-1], layouts):
-        powers.pop()
-    return tuple(powers), layouts  # what comes apart into so many comes apart into half as many
+    layouts = {name: str(layout) for name, layout in derived.items()}
+    degrees = [1 << n for n in range(1, max_degree.bit_length()) if 1 << n <= max_degree]
+    while len(degrees) > 1 and not _can_be_split(traced, degrees[-1], layouts):
+        degrees.pop()
+    return tuple(degrees), layouts  # a model that can be split d ways can be split d/2 ways
 
 
-def _can_be_cut(traced: TracedModel, degree: int, layouts: dict[str, str]) -> bool:
-    """Whether the layouts hold for so many ranks: heads, or whatever else must stay together, set a limit."""
+def _can_be_split(traced: TracedModel, degree: int, layouts: dict[str, str]) -> bool:
+    """True if the layouts work for `degree` ranks; attention heads, for example, limit it."""
     parameters = dict(traced.model.named_parameters())
     for pattern, text in layouts.items():
         layout = Layout.parse(text)
-        sizes = [tuple(each.shape) for name, each in parameters.items() if fnmatchcase(name, pattern)]
-        if not all(layout.divides(size, degree) for size in sizes):
+        shapes = [tuple(parameter.shape) for name, parameter in parameters.items() if fnmatchcase(name, pattern)]
+        if not all(layout.divides(shape, degree) for shape in shapes):
             return False
-    plan = Plan(Mesh(tensor=degree), layouts=layouts)
-    runs = cut_blocks(traced, plan, 1)
+    runs = split_block_runs(traced, Plan(Mesh(tensor=degree), layouts=layouts), 1)
     return all(run is not None for run in runs.values())
 
 
-def _runs_cut(traced: TracedModel, precision: Precision, samples: int, layouts: dict[str, str]) -> dict[bool, CutRuns]:
-    """By whether the sequence is cut too; without those that cannot be."""
-    found: dict[bool, CutRuns] = {}
-    whole = Plan(Mesh(tensor=2), precision=precision, layouts=layouts)
-    outside = cut_outside(traced, whole, samples)
+def _split_runs(
+    traced: TracedModel, precision: Precision, samples: int, layouts: dict[str, str]
+) -> dict[bool, SplitRuns]:
+    """Trace one of two tensor-parallel ranks without and with sequence parallelism; leave out what is impossible."""
+    runs: dict[bool, SplitRuns] = {}
+    plan = Plan(Mesh(tensor=2), precision=precision, layouts=layouts)
+    outside = split_run_outside_blocks(traced, plan, samples)
     for sequence in (False, True):
-        runs = cut_blocks(traced, replace(whole, sequence=sequence), samples)
-        known = {names: run for names, run in runs.items() if run is not None}
-        if outside is not None and len(known) == len(runs):
-            found[sequence] = outside, known
-    return found
+        block_runs = split_block_runs(traced, replace(plan, sequence=sequence), samples)
+        possible = {names: run for names, run in block_runs.items() if run is not None}
+        if outside is not None and len(possible) == len(block_runs):
+            runs[sequence] = outside, possible
+    return runs
 
 
-def _halved(whole: Profile, cut: CutRuns, traced: TracedModel, layouts: dict[str, str]) -> Profile:
-    outside, runs = cut
+def _split_profile(full: Profile, runs: SplitRuns, traced: TracedModel, layouts: dict[str, str]) -> Profile:
+    """Return the profile of one of two tensor-parallel ranks."""
+    outside, blocks = runs
     return replace(
-        whole,
-        blocks=tuple(_cut(each, runs[each.names], traced, layouts) for each in whole.blocks),
-        outside=_cut(whole.outside, outside, traced, layouts),
+        full,
+        blocks=tuple(_split_module(block, blocks[block.names], traced, layouts) for block in full.blocks),
+        outside=_split_module(full.outside, outside, traced, layouts),
     )
 
 
-def _cut(module: ModuleProfile, run: BlockRun, traced: TracedModel, layouts: dict[str, str]) -> ModuleProfile:
-    """A module as one of two tensor ranks has it."""
-    inside = [f"{name}." for name in traced.blocks]
+def _split_module(module: ModuleProfile, run: BlockRun, traced: TracedModel, layouts: dict[str, str]) -> ModuleProfile:
+    inside_blocks = tuple(f"{name}." for name in traced.blocks)
     own = {
-        name: each
-        for name, each in traced.model.named_parameters()
-        if (name.startswith(f"{module.names[0]}.") if module.names else not name.startswith(tuple(inside)))
+        name: parameter
+        for name, parameter in traced.model.named_parameters()
+        if (name.startswith(f"{module.names[0]}.") if module.names else not name.startswith(inside_blocks))
     }
-    cut = [name for name in own if any(fnmatchcase(name, pattern) for pattern in layouts)]
-    half = sum(own[name].numel() for name in cut) // 2
-    trainable = _trained(own[name] for name in cut) // 2
+    split = [own[name] for name in own if any(fnmatchcase(name, pattern) for pattern in layouts)]
+    trainable = _trainable_elements(split) // 2
     return replace(
         module,
-        parameters=module.parameters - half,
+        parameters=module.parameters - sum(parameter.numel() for parameter in split) // 2,
         trainable=module.trainable - trainable,
-        parameter_bytes=module.parameter_bytes - sum(own[name].nbytes for name in cut) // 2,
+        parameter_bytes=module.parameter_bytes - sum(parameter.nbytes for parameter in split) // 2,
         trainable_bytes=module.trainable_bytes - trainable * 4,
         work=run.work,
         activation_bytes=run.activation_bytes,
@@ -158,24 +171,22 @@ def _cut(module: ModuleProfile, run: BlockRun, traced: TracedModel, layouts: dic
     )
 
 
-def _trained(parameters: Iterable[Tensor]) -> int:
-    return sum(each.numel() for each in parameters if each.requires_grad)
+def _trainable_elements(parameters: Iterable[Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
 
 
-def _row(traced: TracedModel, profile: Profile, refused: dict[str, str]) -> BlockChain:
+def _block_chain(traced: TracedModel, profile: Profile, refused: dict[str, str]) -> BlockChain:
     try:
         return block_chain_of(traced, profile)
-    except OnecurveError as error:
-        refused["pipeline"] = str(error)
-    except Exception as error:
-        refused["pipeline"] = f"what flows between its blocks could not be followed ({type(error).__name__})"
+    except Exception as error:  # the model, run on fake tensors, may raise anything
+        refused["pipeline"] = explain_trace_failure(error, traced.model, "pipeline")
     return BlockChain()
 
 
-def _reading(traced: TracedModel, samples: int) -> float:
-    """Seconds per sample, read here and now."""
+def _read_seconds(traced: TracedModel, samples: int) -> float:
+    """Measure the seconds per sample that reading the data takes in this process."""
     begin, read = time.perf_counter(), 0
-    while time.perf_counter() - begin < _READ_FOR:
+    while time.perf_counter() - begin < _READ_SECONDS:
         traced.data.micro(read, read + samples)
         read += samples
         if read >= traced.data.order.size:

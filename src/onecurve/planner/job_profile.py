@@ -1,21 +1,26 @@
-"""The profile of a job's model."""
+"""The profile of a job's model, and what its optimizers need."""
+
+import logging
 
 import torch
 from torch import Tensor, nn
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.describe.profile import Profile
 from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
 from onecurve.job.job import Job
-from onecurve.job.optimizer import Optimizer, OptimizerFactory, refuse_if_whole_needed
+from onecurve.job.optimizer import Optimizer, OptimizerFactory, refuse_if_not_shardable
 from onecurve.measure.profiler import Forward, profile
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.planner.traced_model import TracedModel
 
+_log = logging.getLogger(__name__)
+
 
 def profile_of(traced: TracedModel, samples: int, precision: Precision = "fp32") -> Profile:
-    """What a micro-batch of so many samples costs."""
+    """Trace the cost of a micro-batch of `samples` samples."""
     micro = traced.micro(samples)
     forward = Forward(traced.mode, samples, lambda: micro.forward(traced.model), lambda: traced.loss(micro))
     with DataDependentFallback(), autocast(precision, local_cpu()):
@@ -23,33 +28,39 @@ def profile_of(traced: TracedModel, samples: int, precision: Precision = "fp32")
 
 
 def optimizer_tensors(job: Job) -> int:
-    """Tensors of optimizer state per parameter, as far as it is known before the first step."""
+    """Return the number of optimizer state tensors per parameter, as far as it is known before the first step."""
     return min(
-        each.state_tensors if isinstance(each, Optimizer) else _tried_tensors(each) for each in job.optimizers.values()
+        factory.state_tensors if isinstance(factory, Optimizer) else _count_state_tensors(factory)
+        for factory in job.optimizers.values()
     )
 
 
-def needs_whole(job: Job) -> bool:
-    """Whether an optimizer may look at whole parameters, so that no rank may have parts of them."""
+def needs_full_parameters(job: Job) -> bool:
+    """True if an optimizer may look at more than single elements, so that parameters must not be split."""
     try:
-        for each in job.optimizers.values():
-            refuse_if_whole_needed(_tried(each), "")
-    except Exception:
+        for factory in job.optimizers.values():
+            refuse_if_not_shardable(_build_on_two_elements(factory), "")
+    except OnecurveError:
+        return True
+    except Exception:  # a user's factory may need the real parameters; then nothing is known about its optimizer
+        _log.info("the optimizer cannot be built on a parameter of two elements", exc_info=True)
         return True
     return False
 
 
-def _tried_tensors(factory: OptimizerFactory) -> int:
-    """Of somebody else's optimizer: what it keeps after a step on a parameter of two elements; 0 where that fails."""
+def _count_state_tensors(factory: OptimizerFactory) -> int:
+    """Count the state tensors of a user's own optimizer after one step on a tiny parameter; 0 if that fails."""
     try:
-        optimizer = _tried(factory)
+        optimizer = _build_on_two_elements(factory)
         (parameter,) = optimizer.param_groups[0]["params"]
         parameter.grad = torch.ones_like(parameter)
         optimizer.step()
-        return sum(1 for each in optimizer.state[parameter].values() if isinstance(each, Tensor) and each.numel() == 2)
-    except Exception:
+        state = optimizer.state[parameter].values()
+        return sum(1 for value in state if isinstance(value, Tensor) and value.numel() == 2)
+    except Exception:  # user code: its memory is then left out of the estimate
+        _log.info("the optimizer's state cannot be counted", exc_info=True)
         return 0
 
 
-def _tried(factory: OptimizerFactory) -> torch.optim.Optimizer:
+def _build_on_two_elements(factory: OptimizerFactory) -> torch.optim.Optimizer:
     return factory([("weight", nn.Parameter(torch.zeros(2)))])

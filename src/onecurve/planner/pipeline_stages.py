@@ -1,73 +1,75 @@
-"""Spreads a model's blocks over pipeline stages: measure tells what flows and what it costs, search balances."""
+"""Assigns a model's blocks to pipeline stages: measure/ traces dataflow and cost, search/ balances the stages."""
 
 from collections.abc import Iterable
 
 from torch import nn
 
-from onecurve.describe.costs import BlockChain, Weight
+from onecurve.describe.costs import BlockChain, BlockWeight
 from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ModuleProfile, Profile
 from onecurve.measure.dataflow import trace_dataflow
 from onecurve.measure.module_calls import run_one_of_each_kind
+from onecurve.measure.refusal import explain_trace_failure
 from onecurve.planner.job_profile import profile_of
-from onecurve.planner.traced_model import FEW, TracedModel
+from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
 from onecurve.search.stage_balance import balance
 
 
 def dataflow_of(traced: TracedModel) -> Dataflow:
-    """What flows between the blocks of the job's model."""
+    """Trace which tensors flow between the blocks of the model."""
     if not traced.blocks:
         raise OnecurveError(
-            "model: no repeated blocks were found in it, so a pipeline has nothing to split; use another axis"
+            "model: no repeated blocks were found, so there is nothing to split into pipeline stages; use another axis"
         )
-    with run_one_of_each_kind(traced.modules):
-        return trace_dataflow(traced.model, traced.blocks, traced.mode, lambda: traced.deferred.forward(traced.micro()))
+    with run_one_of_each_kind(traced.block_modules):
+        return trace_dataflow(traced.model, traced.blocks, traced.mode, traced.forward)
 
 
-def refuse_other_blocks(plan: Plan, dataflow: Dataflow) -> None:
-    """A plan that was written for another model, or by hand."""
+def refuse_mismatched_stages(plan: Plan, dataflow: Dataflow) -> None:
+    """Refuse a plan whose stages were written for another model."""
     if sum(plan.stages) != len(dataflow.blocks) or min(plan.stages) < 1:
         raise OnecurveError(
-            f"plan {plan}: its stages {list(plan.stages)} are for {sum(plan.stages)} blocks, the model has "
-            f"{len(dataflow.blocks)}; give every stage at least one, or leave stages out"
+            f"plan {plan}: its stages {list(plan.stages)} are for {sum(plan.stages)} blocks, but the model has "
+            f"{len(dataflow.blocks)}; give every stage at least one block, or leave stages out"
         )
 
 
 def assign_blocks(plan: Plan, traced: TracedModel) -> tuple[int, ...]:
-    """How many blocks each stage has."""
+    """Return the number of blocks of each stage."""
     try:
-        profile = profile_of(traced, min(FEW, traced.job.global_batch))
-    except Exception:  # a loss may ask for values, which fake tensors do not have
+        profile = profile_of(traced, min(TRACE_SAMPLES, traced.job.global_batch))
+    except Exception as error:  # the user's loss may read values, which fake tensors do not have
+        explain_trace_failure(error, traced.model, "profile")
         profile = None
-    row = block_chain_of(traced, profile)
-    if plan.stage_count > len(row.blocks):
+    chain = block_chain_of(traced, profile)
+    if plan.stage_count > len(chain.blocks):
         raise OnecurveError(
-            f"plan {plan}: {plan.stage_count} stages for a model of {len(row.blocks)} blocks; shorten the pipeline"
+            f"plan {plan}: {plan.stage_count} stages, but the model has {len(chain.blocks)} blocks; use fewer stages"
         )
-    return balance(row, plan.stage_count)
+    return balance(chain, plan.stage_count)
 
 
 def block_chain_of(traced: TracedModel, profile: Profile | None) -> BlockChain:
-    """The model's blocks, to be spread over stages; weighed by their size where there is no profile."""
+    """Return the model's blocks in order with their weights; without a profile the weight is the parameter bytes."""
     dataflow, model = dataflow_of(traced), traced.model
     if profile is None:
-        return BlockChain(tuple((float(_bytes(model, [name])), 0.0) for name in dataflow.blocks))
-    of_block = {name: each for each in profile.blocks for name in each.names}
+        return BlockChain(tuple((float(_parameter_bytes(model, [name])), 0.0) for name in dataflow.blocks))
+    profile_by_name = {name: block for block in profile.blocks for name in block.names}
     copies = 2 + profile.optimizer_tensors  # parameters, gradients, optimizer state
     return BlockChain(
-        tuple(_weight(of_block[name], copies) for name in dataflow.blocks),
-        (0.0, float(copies * _bytes(model, dataflow.used[0]))),
-        # What is outside the blocks and costs time is the head and the loss; embeddings are looked up.
-        (float(profile.outside.work.flops), float(copies * _bytes(model, dataflow.used[-1]))),
-        tuple(profile.blocks.index(of_block[name]) for name in dataflow.blocks),
+        tuple(_weight(profile_by_name[name], copies) for name in dataflow.blocks),
+        (0.0, float(copies * _parameter_bytes(model, dataflow.used[0]))),
+        # Outside the blocks only the head and the loss cost time; embeddings are looked up.
+        (float(profile.outside.work.flops), float(copies * _parameter_bytes(model, dataflow.used[-1]))),
+        tuple(profile.blocks.index(profile_by_name[name]) for name in dataflow.blocks),
     )
 
 
-def _weight(block: ModuleProfile, copies: int) -> Weight:
+def _weight(block: ModuleProfile, copies: int) -> BlockWeight:
     return float(block.work.flops), float(copies * block.parameter_bytes + block.activation_bytes)
 
 
-def _bytes(model: nn.Module, units: Iterable[str]) -> int:
+def _parameter_bytes(model: nn.Module, units: Iterable[str]) -> int:
     return sum(parameter.nbytes for name in units for parameter in model.get_submodule(name).parameters())

@@ -1,5 +1,10 @@
-"""How a model is cut along the tensor axis where the plan does not say: measure lists, predict prices."""
+"""Derives the tensor-parallel layouts of a model if the plan does not give them.
 
+measure/ tries layouts on distributed tensors over a fake process group, predict/ prices their collectives. This must
+happen before the process joins a real process group.
+"""
+
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -21,36 +26,45 @@ from onecurve.measure.fake_process_group import fake_process_group
 from onecurve.measure.layout_search import LayoutSearch, SplitContext, pattern
 from onecurve.measure.module_calls import ModuleCall, record_calls, run_one_of_each_kind
 from onecurve.measure.profiler import BlockRun
-from onecurve.planner.traced_model import FEW, TracedModel
-from onecurve.predict.collective import alone
+from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
+from onecurve.predict.collective import single_host_placement
+
+_log = logging.getLogger(__name__)
 
 
 def layouts_for(plan: Plan, traced: TracedModel) -> dict[str, str]:
-    """How the plan's tensor axis cuts the model. Before the process joins others: it pretends to be in a world of its
-    own."""
-    layouts = derive(traced, plan.mesh.tensor)
-    _refuse_if_less_split(plan, layouts, traced)
+    """Return the layouts for the plan's tensor axis; refuse a degree that splits less of the model than degree 2."""
+    layouts = derive_layouts(traced, plan.mesh.tensor)
+    _refuse_too_large_degree(plan, layouts, traced)
     return {name: str(layout) for name, layout in layouts.items()}
 
 
-def _refuse_if_less_split(plan: Plan, layouts: Mapping[str, Layout], traced: TracedModel) -> None:
-    """Heads, or whatever else must stay together, set a limit to the degree: beyond it only a part is split."""
+def _refuse_too_large_degree(plan: Plan, layouts: Mapping[str, Layout], traced: TracedModel) -> None:
+    """Attention heads, and other units that must stay together, limit the degree."""
     degree = plan.mesh.tensor
-    most = layouts if degree == 2 else derive(traced, 2)
-    if not most:
-        raise OnecurveError(f"plan {plan}: nothing in this model can be split along 'tensor'; use another axis")
-    if lost := [name for name in most if name not in layouts]:
-        tried = [each for each in range(2, degree) if degree % each == 0]
-        fitting = [each for each in tried if not set(most) - set(derive(traced, each))]
+    at_degree_2 = layouts if degree == 2 else derive_layouts(traced, 2)
+    if not at_degree_2:
         raise OnecurveError(
-            f"plan {plan}: tensor = {degree} cannot split {', '.join(lost)} (heads cannot be divided); "
+            f"plan {plan}: nothing in this model can be split along 'tensor'; use another axis (onecurve plan "
+            "--verbose says which operation refused)"
+        )
+    if unsplit := [name for name in at_degree_2 if name not in layouts]:
+        smaller = [divisor for divisor in range(2, degree) if degree % divisor == 0]
+        fitting = [divisor for divisor in smaller if not set(at_degree_2) - set(derive_layouts(traced, divisor))]
+        raise OnecurveError(
+            f"plan {plan}: tensor = {degree} cannot split {', '.join(unsplit)} (heads cannot be divided); "
             f"try {', '.join(map(str, fitting)) or 'another axis'}"
         )
 
 
-def derive(traced: TracedModel, degree: int, samples: int = FEW, precision: Precision = "fp32") -> dict[str, Layout]:
-    """Patterns of parameter names → layouts, for so many tensor ranks. Samples and precision hardly matter, but
-    what was found out about distributed tensors is remembered for others alike."""
+def derive_layouts(
+    traced: TracedModel, degree: int, samples: int = TRACE_SAMPLES, precision: Precision = "fp32"
+) -> dict[str, Layout]:
+    """Return parameter name patterns → layouts for `degree` tensor-parallel ranks.
+
+    The samples and the precision hardly influence the result. Passing those of later traces lets DTensor's caches serve
+    both.
+    """
     model, micro = traced.model, traced.micro(samples)
     with fake_process_group(degree) as mesh, autocast(precision, local_cpu()):
         with run_one_of_each_kind({name: model.get_submodule(name) for name in find_blocks(model)}):
@@ -58,95 +72,112 @@ def derive(traced: TracedModel, degree: int, samples: int = FEW, precision: Prec
         search = LayoutSearch(
             mesh,
             traced.mode,
-            _cutting(traced, mesh, sequence=False),
-            lambda collective: alone(degree, Link()).seconds(collective.kind, collective.size),
+            _split_context(traced, mesh, sequence=False),
+            lambda collective: single_host_placement(degree, Link()).seconds(collective.kind, collective.size),
         )
         blocks = find_blocks(model, {call.name for call in calls}) or [""]
-        found: dict[str, Layout] = {}
-        for names in _alike(model, blocks):
-            call = next(call for call in calls if call.name == names[0])
-            inside = [each for each in calls if _is_below(call.name, each.name)]
-            inside = [replace(each, name=_below(call.name, each.name)) for each in inside]
-            layouts = search.of_block(replace(call, name=""), inside)
-            written = [pattern(names[0])] if len(blocks) == len(names) else names
-            found |= {_join(name, each): layout for name in written for each, layout in layouts.items()}
+        layouts: dict[str, Layout] = {}
+        for names in _identical(model, blocks):
+            block_layouts = _layouts_of_block(search, names[0], calls)
+            if not block_layouts:
+                _log.info("tensor: no parameter of block %r can be split", names[0])
+            prefixes = [pattern(names[0])] if len(blocks) == len(names) else names
+            layouts |= {_join(prefix, name): layout for prefix in prefixes for name, layout in block_layouts.items()}
         if blocks != [""]:
-            outside = [call for call in calls if not any(_is_below(name, call.name) for name in blocks)]
-            returned = {call.module: call.output for call in calls if call.name in blocks}
-
-            def run() -> Tensor:
-                with identity_blocks(returned):
-                    return traced.loss(micro)
-
-            sizes = [sum(each.numel() for each in block.parameters()) for block in traced.modules.values()]
-            found |= search.of_tables(model, outside, max(sizes, default=0), run)
-        return found
+            layouts |= _layouts_outside_blocks(search, traced, samples, blocks, calls)
+        return layouts
 
 
-def cut_blocks(traced: TracedModel, plan: Plan, samples: int) -> dict[tuple[str, ...], BlockRun | None]:
-    """What each block costs a tensor rank under the plan, by the names of those that are alike; None where it cannot be
-    cut so."""
+def _layouts_of_block(search: LayoutSearch, name: str, calls: Sequence[ModuleCall]) -> Mapping[str, Layout]:
+    """Search the layouts of one block; names are relative to the block."""
+    block = next(call for call in calls if call.name == name)
+    inside = [replace(call, name=_relative(name, call.name)) for call in calls if _is_inside(name, call.name)]
+    return search.block_layouts(replace(block, name=""), inside)
+
+
+def _layouts_outside_blocks(
+    search: LayoutSearch, traced: TracedModel, samples: int, blocks: Sequence[str], calls: Sequence[ModuleCall]
+) -> Mapping[str, Layout]:
+    """Search the layouts of embeddings and the head, with the blocks replaced by identities."""
+    outside = [call for call in calls if not any(_is_inside(name, call.name) for name in blocks)]
+    outputs = {call.module: call.output for call in calls if call.name in blocks}
+    sizes = [sum(parameter.numel() for parameter in block.parameters()) for block in traced.block_modules.values()]
+
+    def run() -> Tensor:
+        with identity_blocks(outputs):
+            return traced.loss(traced.micro(samples))
+
+    return search.table_layouts(traced.model, outside, max(sizes, default=0), run)
+
+
+def split_block_runs(traced: TracedModel, plan: Plan, samples: int) -> dict[tuple[str, ...], BlockRun | None]:
+    """Return the cost of each kind of block for one tensor-parallel rank, keyed by the names of the identical blocks.
+
+    The value is None if the block cannot be split as the plan says.
+    """
     kinds = traced.kinds(samples, plan.precision)
-    with _searching(traced, plan) as search:
+    with _layout_search(traced, plan) as search:
         return {
-            tuple(kind.names): search.run_cut(replace(kind.first, name=""), _inside(kind.first, plan.layouts))
+            tuple(kind.names): search.run_split_block(
+                replace(kind.first, name=""), _layouts_inside(kind.first, plan.layouts)
+            )
             for kind in kinds
         }
 
 
-def cut_outside(traced: TracedModel, plan: Plan, samples: int) -> BlockRun | None:
-    """The same of all that is outside the blocks."""
-    micro, modules = traced.micro(samples), traced.modules
+def split_run_outside_blocks(traced: TracedModel, plan: Plan, samples: int) -> BlockRun | None:
+    """Return the cost of everything outside the blocks for one tensor-parallel rank; None if it cannot be split."""
+    micro, modules = traced.micro(samples), traced.block_modules
     kinds = traced.kinds(samples, plan.precision)
-    returned = {modules[name]: kind.first.output for kind in kinds for name in kind.names}
+    outputs = {modules[name]: kind.first.output for kind in kinds for name in kind.names}
 
     def run() -> Tensor:
-        with identity_blocks(returned):
+        with identity_blocks(outputs):
             return traced.loss(micro)
 
-    with _searching(traced, replace(plan, sequence=False)) as search:
-        return search.run_model_cut(traced.model, plan.layouts, run)
+    with _layout_search(traced, replace(plan, sequence=False)) as search:
+        return search.run_split_model(traced.model, plan.layouts, run)
 
 
-def _cutting(traced: TracedModel, mesh: DeviceMesh, sequence: bool) -> SplitContext:
-    """As apply/ would. Where the model is tried as a whole its blocks are passed over, and need not be cut."""
-    inside = [each for block in traced.modules.values() for each in block.modules()]
+def _split_context(traced: TracedModel, mesh: DeviceMesh, sequence: bool) -> SplitContext:
+    """Split parameters as apply/ does. If the model is tried as a whole, its blocks are identities and stay unsplit."""
+    inside_blocks = [module for block in traced.block_modules.values() for module in block.modules()]
 
-    def cut(module: nn.Module, layouts: Mapping[str, str]) -> AbstractContextManager[None]:
-        left_out = inside if module is traced.model else []
+    def split(module: nn.Module, layouts: Mapping[str, str]) -> AbstractContextManager[None]:
+        left_out = inside_blocks if module is traced.model else []
         return TensorAxis(mesh, layouts, sequence).temporarily_split(module, left_out)
 
-    return cut
+    return split
 
 
 @contextmanager
-def _searching(traced: TracedModel, plan: Plan) -> Iterator[LayoutSearch]:
+def _layout_search(traced: TracedModel, plan: Plan) -> Iterator[LayoutSearch]:
     with fake_process_group(plan.mesh.tensor) as mesh, autocast(plan.precision, local_cpu()):
         yield LayoutSearch(
             mesh,
             traced.mode,
-            _cutting(traced, mesh, plan.sequence),
+            _split_context(traced, mesh, plan.sequence),
             lambda _: 0.0,
             Shard(1) if plan.sequence else None,
         )
 
 
-def _inside(block: ModuleCall, layouts: Mapping[str, str]) -> dict[str, str]:
-    """Layouts by the names that parameters have within the block."""
-    names = {name: f"{block.name}.{name}" for name, _ in block.module.named_parameters()}
-    found = {
-        name: next((each for p, each in layouts.items() if fnmatchcase(full, p)), "") for name, full in names.items()
+def _layouts_inside(block: ModuleCall, layouts: Mapping[str, str]) -> dict[str, str]:
+    """Return the layouts of a block's parameters, keyed by their names relative to the block."""
+    matching = {
+        name: next((layout for p, layout in layouts.items() if fnmatchcase(f"{block.name}.{name}", p)), "")
+        for name, _ in block.module.named_parameters()
     }
-    return {name: layout for name, layout in found.items() if layout}
+    return {name: layout for name, layout in matching.items() if layout}
 
 
-def _alike(model: nn.Module, blocks: Sequence[str]) -> list[list[str]]:
-    """Blocks of one class and one size, which lie alike."""
+def _identical(model: nn.Module, blocks: Sequence[str]) -> list[list[str]]:
+    """Group blocks of the same class with the same parameter shapes: they get the same layouts."""
     kinds: dict[object, list[str]] = {}
     for name in blocks:
         block = model.get_submodule(name)
-        sizes = tuple((each, tuple(parameter.shape)) for each, parameter in block.named_parameters())
-        kinds.setdefault((type(block), sizes), []).append(name)
+        shapes = tuple((leaf, tuple(parameter.shape)) for leaf, parameter in block.named_parameters())
+        kinds.setdefault((type(block), shapes), []).append(name)
     return list(kinds.values())
 
 
@@ -154,9 +185,9 @@ def _join(block: str, name: str) -> str:
     return f"{block}.{name}" if block else name
 
 
-def _is_below(block: str, name: str) -> bool:
+def _is_inside(block: str, name: str) -> bool:
     return not block or name == block or name.startswith(block + ".")
 
 
-def _below(block: str, name: str) -> str:
+def _relative(block: str, name: str) -> str:
     return name if not block else name[len(block) + 1 :]

@@ -1,14 +1,16 @@
-"""A job's model timed on this device, forward and backward: a few micro-batches, nothing is trained."""
+"""Times a job's model on this device: forward and backward of a few micro-batches; nothing is trained."""
 
+import logging
 import statistics
 import time
 from collections.abc import Sequence
 
 import torch
+from torch import nn
 
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.costs import Costs, Timing
+from onecurve.describe.costs import JobCosts, Timing
 from onecurve.describe.plan import Precision
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import Device
@@ -16,96 +18,116 @@ from onecurve.device.precision import autocast, master_dtype
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
-from onecurve.model.deferred import defer_init
+from onecurve.model.deferred import DeferredModel
 from onecurve.model.materialize import Materializer
 from onecurve.predict.scaling import along_samples
 
-_TURNS, _LEAST, _SECONDS, _LONG = 3, 2, 0.2, 3.0
-"""How often it is a micro-batch's turn, how many times it runs then, for how long, and from what on once is enough."""
-_ROOM = 0.4
-"""The part of the memory that may be taken for it."""
+_REPETITIONS = 3
+"""Each micro-batch size is timed this often, in turns with the others."""
+_MIN_CALLS, _MIN_SECONDS = 2, 0.2
+"""A timing runs at least this many calls after the first, and at least this long."""
+_MAX_SECONDS = 3.0
+"""A micro-batch that takes longer is timed once."""
+_MEMORY_FRACTION = 0.4
+"""Fraction of the device's memory that the timed model may take."""
+
+_log = logging.getLogger(__name__)
 
 
-def timings(
-    job: Job, data: TrainingData, device: Device, cluster: Cluster, costs: Costs, precisions: Sequence[Precision]
+def time_model(
+    job: Job,
+    data: TrainingData,
+    deferred: DeferredModel,
+    device: Device,
+    cluster: Cluster,
+    costs: JobCosts,
+    precisions: Sequence[Precision],
 ) -> tuple[Timing, ...]:
-    """Empty where the model is too large for one device, or fails there: what it takes is then predicted as it is."""
+    """Return timings per precision, thread count and micro-batch size. Consumes the deferred model.
+
+    The result is empty if the model is too large for one device or fails on it; predictions are then used as they are.
+    """
     if _too_large(costs, 1, precisions, cluster):
         return ()
     try:
-        return _timings(job, data, device, cluster, costs, precisions)
-    except Exception:
+        return _time_all(job, data, deferred, device, cluster, costs, precisions)
+    except Exception:  # the user's model may fail on one device, for example for lack of memory
+        _log.warning("the model could not be timed on this device", exc_info=True)
         return ()
     finally:
         if device.kind == "cpu":
             pin_to_cores(0, 1, 0)
 
 
-def _timings(
-    job: Job, data: TrainingData, device: Device, cluster: Cluster, costs: Costs, precisions: Sequence[Precision]
+def _time_all(
+    job: Job,
+    data: TrainingData,
+    deferred: DeferredModel,
+    device: Device,
+    cluster: Cluster,
+    costs: JobCosts,
+    precisions: Sequence[Precision],
 ) -> tuple[Timing, ...]:
-    deferred = defer_init(job.model, job.seed)
     Materializer(deferred.recorder, device.torch_device, master_dtype("fp32")).materialize(deferred.module)
-    if isinstance(job.loss, torch.nn.Module):
+    if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device)
     module = deferred.module.train()
-    found = []
+    best_timings: list[Timing] = []
     for threads in sorted({1, cluster.cores}) if device.kind == "cpu" else [1]:
         if device.kind == "cpu":
             pin_to_cores(0, cluster.cores // threads, threads)
         for precision in precisions:
-            seen: dict[int, list[Timing]] = {}
-            sizes = [each for each in _samples(job) if not _too_large(costs, each, [precision], cluster)]
-            for _ in range(_TURNS):
+            timings: dict[int, list[Timing]] = {}
+            sizes = [n for n in _micro_batch_sizes(job) if not _too_large(costs, n, [precision], cluster)]
+            for _ in range(_REPETITIONS):
                 for samples in sizes:
                     micro = data.micro(0, samples).to(device.torch_device, master_dtype(precision))
                     timing = Timing(precision, threads, samples, *_time(job, module, micro, precision, device))
-                    seen.setdefault(samples, []).append(timing)
-                    if _seconds(timing) > _LONG:
-                        break  # more samples would take longer still
-                if any(_seconds(timing) > _LONG for each in seen.values() for timing in each):
+                    timings.setdefault(samples, []).append(timing)
+                    if _seconds(timing) > _MAX_SECONDS:
+                        break  # a larger micro-batch takes even longer
+                if any(_seconds(timing) > _MAX_SECONDS for same in timings.values() for timing in same):
                     break
-            # What disturbs a measurement only ever makes it slower.
-            found += [min(each, key=_seconds) for each in seen.values()]
-    return tuple(found)
+            # Disturbances only ever make a measurement slower, so the fastest counts.
+            best_timings += [min(same, key=_seconds) for same in timings.values()]
+    return tuple(best_timings)
 
 
 def _seconds(timing: Timing) -> float:
     return timing.forward + timing.backward
 
 
-def _too_large(costs: Costs, samples: int, precisions: Sequence[Precision], cluster: Cluster) -> bool:
-    """With weights, gradients and activations."""
+def _too_large(costs: JobCosts, samples: int, precisions: Sequence[Precision], cluster: Cluster) -> bool:
+    """True if weights, gradients and activations exceed the allowed fraction of memory."""
     for precision in precisions:
         profile = along_samples(costs.traces[precision], samples)
-        if 2 * 4 * profile.parameters + profile.activation_bytes > _ROOM * cluster.memory:
+        if 2 * 4 * profile.parameters + profile.activation_bytes > _MEMORY_FRACTION * cluster.memory:
             return True
     return False
 
 
-def _samples(job: Job) -> list[int]:
+def _micro_batch_sizes(job: Job) -> list[int]:
     return sorted({max(1, job.global_batch // 8), max(1, job.global_batch // 2)})
 
 
-def _time(
-    job: Job, module: torch.nn.Module, micro: MicroBatch, precision: Precision, device: Device
-) -> tuple[float, float]:
+def _time(job: Job, module: nn.Module, micro: MicroBatch, precision: Precision, device: Device) -> tuple[float, float]:
+    """Return the median seconds of forward and backward. Gradients accumulate, as they do from round to round."""
     objective = objective_of(job.loss)
     forwards: list[float] = []
     backwards: list[float] = []
     begin = time.perf_counter()
-    while len(forwards) <= _LEAST or time.perf_counter() - begin < _SECONDS:
+    while len(forwards) <= _MIN_CALLS or time.perf_counter() - begin < _MIN_SECONDS:
         start = time.perf_counter()
         with autocast(precision, device):
             loss = objective(micro.forward(module), micro).sum
         device.wait()
         middle = time.perf_counter()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward([loss])
         device.wait()
-        # Gradients are kept, as they are from round to round.
         forwards.append(middle - start)
         backwards.append(time.perf_counter() - middle)
-        if time.perf_counter() - begin > _LONG:
+        if time.perf_counter() - begin > _MAX_SECONDS:
             break
-    enough = forwards[1:], backwards[1:]
-    return (statistics.median(enough[0]), statistics.median(enough[1])) if enough[0] else (forwards[0], backwards[0])
+    if len(forwards) == 1:
+        return forwards[0], backwards[0]
+    return statistics.median(forwards[1:]), statistics.median(backwards[1:])  # the first call warms up

@@ -1,5 +1,6 @@
-"""A job's model on fake tensors, to be looked at."""
+"""A job's model on fake tensors, to be traced: shapes, calls and operations, but no values and no memory."""
 
+from collections.abc import Iterable
 from functools import cached_property
 
 import torch
@@ -7,7 +8,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onecurve.data.training_data import TrainingData
-from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
@@ -16,78 +16,75 @@ from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.measure.blocks import called_modules, find_blocks
 from onecurve.measure.module_calls import ModuleKind, run_one_of_each_kind
-from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.model.deferred import DeferredModel, TraceableModule, defer_init
 
-FEW = 2
-"""Samples, where any number would do."""
+TRACE_SAMPLES = 2
+"""Samples of a micro-batch where their number does not matter."""
 
 
 class TracedModel:
-    """The model recorded, which a constructor may not allow. Drawn once, looked at as often as one likes: nothing is
-    computed, nothing held."""
+    """One copy of the model that every trace of the planner shares. Refuses a model that could not be recorded."""
 
-    def __init__(self, job: Job, data: TrainingData) -> None:
+    def __init__(self, job: Job, data: TrainingData, deferred: DeferredModel | None = None) -> None:
+        """`deferred` is the recorded model, if the caller has it already; it is copied, not changed."""
         self.job, self.data = job, data
-        self.deferred = defer_init(job.model, job.seed)
-        if self.deferred.recorder is None:
-            raise OnecurveError(
-                f"model: {self.deferred.warning}; to be split it needs a constructor that can be recorded"
-            )
-        self.mode: FakeTensorMode = self.deferred.recorder.mode
-        self.mode.allow_non_fake_inputs = True
+        self._traceable: TraceableModule = (deferred or defer_init(job.model, job.seed)).trace_copy()
         self._micro_batches: dict[int, MicroBatch] = {}
         self._kinds: dict[tuple[int, Precision], list[ModuleKind]] = {}
 
     @property
     def model(self) -> nn.Module:
-        return self.deferred.module
+        return self._traceable.module
+
+    @property
+    def mode(self) -> FakeTensorMode:
+        return self._traceable.mode
 
     @cached_property
     def blocks(self) -> list[str]:
-        """The names of the blocks that a forward calls."""
-        return blocks_of(self.deferred, self.data.micro(0, self._few))
+        """Names of the blocks that a forward calls."""
+        likely = find_blocks(self.model)
+        called = self._called_modules(likely)
+        if called is None or called.issuperset(likely):
+            return likely
+        return find_blocks(self.model, self._called_modules([]))
 
     @property
-    def modules(self) -> dict[str, nn.Module]:
+    def block_modules(self) -> dict[str, nn.Module]:
         """The blocks by name."""
         return {name: self.model.get_submodule(name) for name in self.blocks}
 
-    def micro(self, samples: int = FEW) -> MicroBatch:
-        """The first samples, fake."""
+    def micro(self, samples: int = TRACE_SAMPLES) -> MicroBatch:
+        """Return the first samples of the data as a fake micro-batch."""
         samples = min(samples, self.job.global_batch)
         if samples not in self._micro_batches:
-            self._micro_batches[samples] = self.deferred.fake_batch(self.data.micro(0, samples))
+            self._micro_batches[samples] = self._traceable.fake_batch(self.data.micro(0, samples))
         return self._micro_batches[samples]
 
+    def forward(self) -> object:
+        """Run the model on a small fake micro-batch."""
+        return self._traceable.forward(self.micro())
+
+    def loss(self, micro: MicroBatch) -> Tensor:
+        """Return the loss sum of a fake micro-batch."""
+        return objective_of(self.job.loss)(micro.forward(self.model), micro).sum
+
     def kinds(self, samples: int, precision: Precision = "fp32") -> list[ModuleKind]:
-        """Blocks that are alike, and how a forward of so many samples calls them."""
+        """Return the groups of identical blocks, each with the call that a forward of `samples` samples makes."""
         key = samples, precision
         if key not in self._kinds:
             micro = self.micro(samples)
             with (
                 torch.no_grad(),
                 autocast(precision, local_cpu()),
-                run_one_of_each_kind(self.modules) as kinds,
+                run_one_of_each_kind(self.block_modules) as kinds,
                 self.mode,
             ):
                 micro.forward(self.model)
             self._kinds[key] = [*kinds.values()]
         return self._kinds[key]
 
-    def loss(self, micro: MicroBatch) -> Tensor:
-        return objective_of(self.job.loss)(micro.forward(self.model), micro).sum
-
-    @property
-    def _few(self) -> int:
-        return min(FEW, self.job.global_batch)
-
-
-def blocks_of(deferred: DeferredModel, micro: MicroBatch) -> list[str]:
-    """The names of the blocks that a forward calls. The blueprint is spent."""
-    model = deferred.module
-    likely = find_blocks(model)
-    with run_one_of_each_kind({name: model.get_submodule(name) for name in likely}):
-        called = called_modules(model, lambda _: deferred.forward(micro))
-    if called is None or called.issuperset(likely):
-        return likely
-    return find_blocks(model, called_modules(model, lambda _: deferred.forward(micro)))
+    def _called_modules(self, repeated: Iterable[str]) -> set[str] | None:
+        """Names of the modules that a forward calls; of modules in `repeated` that are identical only one runs."""
+        with run_one_of_each_kind({name: self.model.get_submodule(name) for name in repeated}):
+            return called_modules(self.model, lambda _: self.forward())

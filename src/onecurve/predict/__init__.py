@@ -1,5 +1,6 @@
-"""Pure arithmetic: profile + hosts + plan → what a step takes. No torch, no files, no state.
+"""The performance model: profile + cluster + plan → seconds and bytes. Pure arithmetic; no torch, no files.
 
-Start with step.py, which adds up the terms; each of them is a file: compute, collective, memory. The few constants that
-no data sheet says are in describe/constants.py, with what they mean.
+This package knows formulas and their sources, but not how profiles are measured nor which plans exist. Start reading
+with step.py, which adds up the terms of a step; compute.py, collective.py and memory.py contain one kind of term each.
+estimator.py applies them to a job on a cluster. The fitted constants are described in describe/constants.py.
 """

@@ -1,51 +1,56 @@
-"""How fast a job was seen to run here, beside what is predicted for it.
+"""Correction of predicted compute time by timings of the job's own model.
 
-Kernels differ in how well they are written, and no probe tries all of them. Where the job's model was timed on the
-device, what is predicted for a round is stretched by what the timing says; everything else follows from there.
+Kernels differ in efficiency, and no probe measures all of them. If the model was timed on the device, the predicted
+time of a round is multiplied by measured over predicted time; all other terms follow from the corrected round.
 """
 
 import math
 
-from onecurve.describe.arithmetic import between
+from onecurve.describe.arithmetic import interpolate
 from onecurve.describe.cluster import HostGroup
 from onecurve.describe.constants import Constants
-from onecurve.describe.costs import Costs, Timing
+from onecurve.describe.costs import JobCosts, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.predict.collective import alone
-from onecurve.predict.round import Round, Rounds
+from onecurve.predict.collective import single_host_placement
+from onecurve.predict.round import CalibrationFactors, RoundModel, RoundTimes
 from onecurve.predict.scaling import Profiles
-
-Factors = tuple[float, float]
-"""Of forward, and of backward."""
 
 
 class Calibration:
-    def __init__(self, hosts: HostGroup, constants: Constants, costs: Costs, profiles: Profiles) -> None:
-        """`hosts`: those that the timings are of."""
+    """Measured over predicted time of the job's model, by precision, threads and samples."""
+
+    def __init__(self, hosts: HostGroup, constants: Constants, costs: JobCosts, profiles: Profiles) -> None:
+        """`hosts` are the hosts on which the timings were taken."""
         self._hosts, self._constants, self._timings, self._profiles = hosts, constants, costs.timings, profiles
-        self._known = {timing: self._factors(timing) for timing in costs.timings}
+        self._factors = {timing: self._measured_over_predicted(timing) for timing in costs.timings}
 
-    def of(self, plan: Plan, threads: int, samples: int) -> Factors:
-        """Of the timings in this precision those with the nearest number of threads, between the nearest numbers of
-        samples."""
-        known = [each for each in self._timings if each.precision == plan.precision]
-        if not known:
+    def of(self, plan: Plan, threads: int, samples: int) -> CalibrationFactors:
+        """Return the factors for a micro-batch of `samples`, or (1, 1) without timings in the plan's precision.
+
+        Uses the timings with the nearest number of threads and interpolates between their numbers of samples.
+        """
+        timings = [timing for timing in self._timings if timing.precision == plan.precision]
+        if not timings:
             return 1.0, 1.0
-        nearest = min({each.threads for each in known}, key=lambda each: abs(math.log(each / threads)))
-        points = sorted((math.log(each.samples), self._known[each]) for each in known if each.threads == nearest)
-        onward, back = ([(place, factors[way]) for place, factors in points] for way in (0, 1))
-        return between(onward, math.log(samples)), between(back, math.log(samples))
+        nearest = min({timing.threads for timing in timings}, key=lambda count: abs(math.log(count / threads)))
+        points = sorted(
+            (math.log(timing.samples), self._factors[timing]) for timing in timings if timing.threads == nearest
+        )
+        forward, backward = ([(x, factors[direction]) for x, factors in points] for direction in (0, 1))
+        return interpolate(forward, math.log(samples)), interpolate(backward, math.log(samples))
 
-    def _factors(self, timing: Timing) -> Factors:
-        plan = Plan(Mesh(), timing.samples, precision=timing.precision)
+    def _measured_over_predicted(self, timing: Timing) -> CalibrationFactors:
+        plan = Plan(mesh=Mesh(), micro_batch=timing.samples, precision=timing.precision)
         hosts = self._hosts
         if timing.threads > 1 or hosts.kind != "cpu":
             hosts = hosts.as_ranks(1)
-        rounds = Rounds(hosts, self._constants, lambda _, __: alone(1, hosts.intra_host))
-        forward, backward = _both(rounds.of(self._profiles.of(plan, timing.samples), plan))
+        model = RoundModel(hosts, self._constants, lambda _, __: single_host_placement(1, hosts.intra_host))
+        forward, backward = _predicted(model.of(self._profiles.of(plan, timing.samples), plan))
         return timing.forward / forward, timing.backward / backward
 
 
-def _both(one: Round) -> tuple[float, float]:
-    return sum(unit.count * unit.forward for unit in one.units), sum(unit.count * unit.backward for unit in one.units)
+def _predicted(times: RoundTimes) -> tuple[float, float]:
+    """Seconds of forward and of backward."""
+    forward = sum(unit.count * unit.forward for unit in times.units)
+    return forward, sum(unit.count * unit.backward for unit in times.units)

@@ -1,27 +1,29 @@
-"""How long a device computes.
+"""Time of computation on a device.
 
-A roofline whose two parts add up instead of hiding each other: products at the rate that they reach, and every byte
-that operations read and write at the rate that the memory reaches (Williams, Waterman, Patterson 2009,
-doi:10.1145/1498765.1498785, for the two rates). Small products are slow by this because they move much for what they
-compute.
+A roofline model whose two terms are added instead of taking the maximum: FLOPs at the speed that matrix products reach,
+and bytes read and written at the speed that the memory reaches (Williams, Waterman, Patterson 2009,
+doi:10.1145/1498765.1498785, for the two rates). Small matrix products are slow in this model because they move many
+bytes per FLOP.
 """
 
 from onecurve.describe.cluster import DeviceSpec
 from onecurve.describe.constants import Constants
-from onecurve.describe.profile import Load
+from onecurve.describe.profile import ComputeLoad
 
-_NARROW = ("fp8", "fp4")
+_BELOW_16_BITS = ("fp8", "fp4")
 
 
-def seconds(load: Load, device: DeviceSpec, precision: str, constants: Constants) -> float:
-    """Of the device itself, however long the host takes to start it all. Attention is in bf16 where products are in
-    less."""
+def seconds(load: ComputeLoad, device: DeviceSpec, precision: str, constants: Constants) -> float:
+    """Return the seconds that the device is busy, without the host's launch time.
+
+    Attention runs in bf16 if the precision has fewer than 16 bits.
+    """
     attention = load.flops.get("attention", 0)
     total = sum(load.flops.values())
     speed = device.speed(precision, total / load.matmuls if load.matmuls else 0.0)
-    wide = device.peak("bf16" if precision in _NARROW else precision)
+    attention_peak = device.peak("bf16" if precision in _BELOW_16_BITS else precision)
     return (
         (total - attention) / (speed * constants.matmul_efficiency)
-        + attention / (wide * device.attention_efficiency * constants.attention_efficiency)
+        + attention / (attention_peak * device.attention_efficiency * constants.attention_efficiency)
         + load.bytes_moved / (device.memory_bandwidth * constants.memory_efficiency)
     )

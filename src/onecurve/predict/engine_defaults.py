@@ -1,19 +1,22 @@
-"""onecurve's own engine, as a plan sets it up."""
+"""The engine properties of onecurve itself under a given plan."""
 
 from onecurve.describe.engine import Engine
 from onecurve.describe.plan import Plan
 
 
 def engine_of(plan: Plan, optimizer_tensors: int) -> Engine:
-    """Weights, sums of gradients and optimizer state are in float32; what is sharded is gathered in what is computed
-    in. An optimizer reads weight, gradient and its state, and writes all but the gradient."""
-    width = 8 if plan.precision == "fp64" else 4
-    narrow = 2 if plan.precision in ("bf16", "fp16") else width
+    """Return onecurve's engine for a plan's precision and gradient compression.
+
+    Weights, gradient sums and optimizer state are in fp32 (fp64 under fp64). Sharded parameters are all-gathered in the
+    compute dtype. The optimizer reads weight, gradient and state, and writes weight and state.
+    """
+    element_bytes = 8 if plan.precision == "fp64" else 4
+    compute_bytes = 2 if plan.precision in ("bf16", "fp16") else element_bytes
     return Engine(
-        gradient_bytes=2 if plan.compress != "none" else width,
-        all_gather_bytes=narrow,
-        update_bytes=(3 + 2 * optimizer_tensors) * width,
-        weight_bytes=width,
-        stored_gradient_bytes=width,
-        optimizer_state_bytes=optimizer_tensors * width,
+        gradient_bytes=2 if plan.compress != "none" else element_bytes,
+        all_gather_bytes=compute_bytes,
+        update_bytes=(3 + 2 * optimizer_tensors) * element_bytes,
+        weight_bytes=element_bytes,
+        stored_gradient_bytes=element_bytes,
+        optimizer_state_bytes=optimizer_tensors * element_bytes,
     )

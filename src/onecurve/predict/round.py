@@ -1,4 +1,4 @@
-"""One round of a model on one rank: forward, backward, what is computed again, what is sent along axes that cut it."""
+"""Time of one round of a model on one rank: forward, backward, recomputation, and collectives inside the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -6,20 +6,23 @@ from dataclasses import dataclass, fields
 from onecurve.describe.cluster import HostGroup
 from onecurve.describe.constants import Constants
 from onecurve.describe.plan import Plan, Recompute, Schedule
-from onecurve.describe.profile import Load, ModuleProfile, Profile, When, Work
+from onecurve.describe.profile import ComputeLoad, Direction, ModuleProfile, Profile, Work
 from onecurve.predict import compute
 from onecurve.predict.collective import DATA, AxisPlacement
 
+CalibrationFactors = tuple[float, float]
+"""Measured over predicted compute time: of forward, and of backward."""
+
 
 @dataclass(frozen=True)
-class Pass:
-    """One module forward or backward."""
+class PassTime:
+    """Seconds of one module's forward or backward pass."""
 
     computed: float
     sent: float
-    """Along axes that cut the module itself, in the way."""
+    """Seconds of collectives inside the module, which do not overlap with compute."""
     host: float
-    """What it takes the host to start all that, as far as it is longer: then the host sets the pace."""
+    """Seconds of launching operations, as far as they exceed the other two: the device then waits for the host."""
 
     @property
     def total(self) -> float:
@@ -27,13 +30,13 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Times:
-    """Seconds, of a module or of several."""
+class ModuleTimes:
+    """Seconds of one or several modules, by cause."""
 
     forward: float = 0.0
     backward: float = 0.0
     recompute: float = 0.0
-    """Forward once more, where it is recomputed."""
+    """Seconds of recomputing the forward during backward."""
     tensor: float = 0.0
     host: float = 0.0
 
@@ -43,104 +46,135 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Unit:
-    """What is gathered and scattered as one under `shard`, and the computing that may hide it."""
+class ShardUnit:
+    """A module that is all-gathered and reduce-scattered as one unit, and the compute time that can hide this."""
 
     module: ModuleProfile
     count: int
+    """Number of identical units."""
     forward: float
     backward: float
+    """Seconds of backward, including recomputation."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """Of all blocks, and of what is outside them."""
+class RoundTimes:
+    """Seconds of one round over the entire model, before it is divided into pipeline stages."""
 
     profile: Profile
-    blocks: Times
-    outside: Times
-    units: tuple[Unit, ...]
-    """The last one is what is outside."""
+    blocks: ModuleTimes
+    """The sum over all blocks."""
+    outside: ModuleTimes
+    units: tuple[ShardUnit, ...]
+    """One unit per kind of block; the last unit is everything outside the blocks."""
 
 
-class Rounds:
-    """Each worked out once: many plans have the same."""
+class RoundModel:
+    """Computes round times and caches them, since many plans share the same round."""
 
     def __init__(
         self,
         hosts: HostGroup,
         constants: Constants,
         place: Callable[[Plan, str], AxisPlacement],
-        pace: Callable[[Plan, int], tuple[float, float]] = lambda *_: (1.0, 1.0),
-        repeats_attention: bool = False,
+        calibration: Callable[[Plan, int], CalibrationFactors] = lambda *_: (1.0, 1.0),
+        recomputes_attention: bool = False,
     ) -> None:
-        """`pace`: how many times as long as predicted forward and backward of so many samples take."""
-        self._hosts, self._constants, self._place, self._pace = hosts, constants, place, pace
-        self._repeats_attention = repeats_attention
-        self._made: dict[tuple[int, int, int, int, Recompute, Schedule], Round] = {}
+        """`place` returns the placement of an axis; `calibration` the factors for a plan and a number of samples."""
+        self._hosts, self._constants, self._place, self._calibration = hosts, constants, place, calibration
+        self._recomputes_attention = recomputes_attention
+        self._cache: dict[tuple[int, int, int, int, Recompute, Schedule], RoundTimes] = {}
 
-    def of(self, profile: Profile, plan: Plan) -> Round:
+    def of(self, profile: Profile, plan: Plan) -> RoundTimes:
+        """Return the times of one round. The cache identifies profiles by `id`, so the caller must keep them alive."""
         key = id(profile), plan.mesh.tensor, plan.mesh.expert, plan.mesh.data, plan.recompute, plan.schedule
-        if key not in self._made:
-            self._made[key] = self._round(profile, plan)
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = self._round(profile, plan)
+        return self._cache[key]
 
-    def _round(self, profile: Profile, plan: Plan) -> Round:
-        units, found = [], []
+    def _round(self, profile: Profile, plan: Plan) -> RoundTimes:
+        units, module_times = [], []
         for module in profile.modules:
             recompute = "none" if module is profile.outside else plan.recompute
             passes = self._passes(module.work, plan, recompute, profile.samples)
-            forward, backward, again = passes
-            units.append(Unit(module, module.count, forward.total, backward.total + again.total))
-            found.append(
-                Times(
-                    forward.computed,
-                    backward.computed,
-                    again.computed,
-                    sum(each.sent for each in passes),
-                    sum(each.host for each in passes),
+            forward, backward, recomputed = passes
+            units.append(ShardUnit(module, module.count, forward.total, backward.total + recomputed.total))
+            module_times.append(
+                ModuleTimes(
+                    forward=forward.computed,
+                    backward=backward.computed,
+                    recompute=recomputed.computed,
+                    tensor=sum(time.sent for time in passes),
+                    host=sum(time.host for time in passes),
                 )
             )
-        *blocks, outside = found
+        *blocks, outside = module_times
         counts = [block.count for block in profile.blocks]
-        summed = {
-            each.name: sum(getattr(times, each.name) * n for times, n in zip(blocks, counts, strict=True))
-            for each in fields(Times)
+        sums = {
+            field.name: sum(getattr(times, field.name) * count for times, count in zip(blocks, counts, strict=True))
+            for field in fields(ModuleTimes)
         }
-        return Round(profile, Times(**summed), outside, tuple(units))
+        return RoundTimes(profile, ModuleTimes(**sums), outside, tuple(units))
 
-    def _passes(self, work: Work, plan: Plan, recompute: Recompute, samples: int) -> tuple[Pass, Pass, Pass]:
-        """Forward, backward, and what is computed again: nothing, all of forward, or all but its matrix products."""
-        onward, back = self._pace(plan, samples)
+    def _passes(
+        self, work: Work, plan: Plan, recompute: Recompute, samples: int
+    ) -> tuple[PassTime, PassTime, PassTime]:
+        """Return the times of forward, backward and recomputation.
+
+        Full recomputation repeats all of forward; selective recomputation repeats all but the matrix products.
+        """
+        forward_factor, backward_factor = self._calibration(plan, samples)
         constants, operations = self._constants, work.forward.operations
-        parted = (
+        split_ops = (
             (constants.split_backward_factor - 1) * work.backward.operations if plan.schedule == "zero-bubble" else 0.0
         )
-        backward = self._pass(work, "backward", work.backward, plan, back, parted)
+        backward = self._pass(work, "backward", work.backward, plan, backward_factor, split_ops)
         if recompute == "none":
-            return self._pass(work, "forward", work.forward, plan, onward), backward, Pass(0.0, 0.0, 0.0)
-        more = (constants.full_recompute_factor if recompute == "full" else constants.selective_recompute_factor) - 1
-        forward = self._pass(work, "forward", work.forward, plan, onward, more * operations)
+            forward = self._pass(work, "forward", work.forward, plan, forward_factor)
+            return forward, backward, PassTime(0.0, 0.0, 0.0)
+        factor = constants.full_recompute_factor if recompute == "full" else constants.selective_recompute_factor
+        checkpoint_ops = (factor - 1) * operations
+        forward = self._pass(work, "forward", work.forward, plan, forward_factor, checkpoint_ops)
         if recompute == "full":
             return forward, backward, forward
-        attention = work.forward.flops.get("attention", 0) if self._repeats_attention else 0
-        light = Load({"attention": attention}, work.forward.bytes_moved, operations)
-        sent = Work() if self._repeats_attention else work
-        return forward, backward, self._pass(sent, "forward", light, plan, onward, more * operations)
+        attention = work.forward.flops.get("attention", 0) if self._recomputes_attention else 0
+        load = ComputeLoad({"attention": attention}, work.forward.bytes_moved, operations)
+        repeated = Work() if self._recomputes_attention else work  # determines which collectives are repeated
+        return forward, backward, self._pass(repeated, "forward", load, plan, forward_factor, checkpoint_ops)
 
-    def _pass(self, work: Work, when: When, load: Load, plan: Plan, pace: float, beside: float = 0.0) -> Pass:
-        """`pace`: how many times as long as predicted the model's own operations take. `beside`: what the host does
-        beside them, in operations."""
+    def _pass(
+        self,
+        work: Work,
+        direction: Direction,
+        load: ComputeLoad,
+        plan: Plan,
+        calibration: float,
+        extra_ops: float = 0.0,
+    ) -> PassTime:
+        """Return the time of `load` with the collectives of `work`.
+
+        `calibration` multiplies the predicted time of the model's own operations. `extra_ops` is additional host time,
+        in multiples of one operation.
+        """
         constants = self._constants
-        here = (each for each in work.collectives if each.when == when)
-        exchanges = [each for each in here if _degree(plan, each.axis) > 1]
-        computed = pace * compute.seconds(load, self._hosts.device, plan.precision, constants)
-        sent = sum(self._place(plan, each.axis).seconds(each.kind, each.size) for each in exchanges)
-        cut = constants.dtensor_dispatch_factor if plan.mesh.tensor > 1 else 1.0
-        started = (pace + cut - 1) * load.operations + constants.collective_launch_ops * len(exchanges) + beside
-        if self._hosts.device.op_seconds:  # the host computes itself: it does one after the other
-            return Pass(computed, sent, started * self._hosts.device.op_seconds)
-        return Pass(computed, sent, max(0.0, started * constants.op_launch_seconds - computed - sent))
+        collectives = [
+            collective
+            for collective in work.collectives
+            if collective.when == direction and _degree(plan, collective.axis) > 1
+        ]
+        computed = calibration * compute.seconds(load, self._hosts.device, plan.precision, constants)
+        sent = sum(
+            self._place(plan, collective.axis).seconds(collective.kind, collective.size) for collective in collectives
+        )
+        dispatch = constants.dtensor_dispatch_factor if plan.mesh.tensor > 1 else 1.0
+        launched = (
+            (calibration + dispatch - 1) * load.operations
+            + constants.collective_launch_ops * len(collectives)
+            + extra_ops
+        )
+        if self._hosts.device.op_seconds:  # on a CPU launching and computing cannot overlap
+            return PassTime(computed, sent, launched * self._hosts.device.op_seconds)
+        return PassTime(computed, sent, max(0.0, launched * constants.op_launch_seconds - computed - sent))
 
 
 def _degree(plan: Plan, axis: str) -> int:

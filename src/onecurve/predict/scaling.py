@@ -1,104 +1,118 @@
-"""What any micro-batch costs on any number of tensor ranks, from few traces.
+"""The profile of any micro-batch size and tensor-parallel degree, extrapolated from a few traces.
 
-Along samples everything grows in a straight line: what a sample costs, and what a micro-batch costs beside (weights
-that are read). Along `tensor` a part is cut evenly and the rest is on every rank.
+All quantities grow linearly with the samples: a fixed part (such as reading the weights) plus a part per sample. Along
+`tensor`, one part of each quantity is divided by the degree and the rest is the same on every rank.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from onecurve.describe.costs import Costs, Trace
+from onecurve.describe.costs import CostTrace, JobCosts
 from onecurve.describe.plan import Plan, Precision
-from onecurve.describe.profile import Load, ModuleProfile, Profile, Work
+from onecurve.describe.profile import ComputeLoad, ModuleProfile, Profile, Work
 
 Scale = Callable[..., float]
-"""From one figure in several profiles to the same figure in the profile that is looked for."""
+"""A function from the values of one quantity in several profiles to its value in the extrapolated profile."""
 
 
 class Profiles:
-    """Of one job, each made once."""
+    """The extrapolated profiles of one job, cached."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: JobCosts) -> None:
         self._costs = costs
-        self._made: dict[tuple[Precision, int, int, bool], Profile] = {}
+        self._cache: dict[tuple[Precision, int, int, bool], Profile] = {}
 
     def of(self, plan: Plan, samples: int) -> Profile:
-        """What a rank does for so many samples of its round."""
+        """Return the profile of one tensor-parallel rank for a micro-batch of `samples`."""
         key = plan.precision, samples, plan.mesh.tensor, plan.sequence
-        if key not in self._made:
+        if key not in self._cache:
             trace = self._costs.traces[plan.precision]
-            whole = along_samples(trace, samples)
+            profile = along_samples(trace, samples)
             if plan.mesh.tensor > 1:
-                whole = along_tensor(whole, trace, plan.mesh.tensor, plan.sequence)
-            self._made[key] = replace(whole, order=self._costs.block_chain.kinds)
-        return self._made[key]
+                profile = along_tensor(profile, trace, plan.mesh.tensor, plan.sequence)
+            self._cache[key] = replace(profile, order=self._costs.block_chain.kinds)
+        return self._cache[key]
 
 
-def along_samples(trace: Trace, samples: int) -> Profile:
+def along_samples(trace: CostTrace, samples: int) -> Profile:
+    """Extrapolate the profile of a single device to a number of samples."""
     few, many = trace.small.samples, trace.large.samples
 
     def scale(small: float, large: float) -> float:
         slope = (large - small) / (many - few) if many > few else small / few
-        beside = small - slope * few
-        if beside < 0 or slope < 0:  # samples differ in length
+        fixed = small - slope * few
+        if fixed < 0 or slope < 0:  # the samples differ in length
             return large * samples / many
-        return beside + slope * samples
+        return fixed + slope * samples
 
     return _combined(scale, samples, trace.small, trace.large)
 
 
-def along_tensor(whole: Profile, trace: Trace, degree: int, sequence: bool) -> Profile:
-    """`whole`: of any number of samples. What it is cut to is known for the trace's number, and taken to be the same
-    part of it."""
-    halved, ratio = trace.tensor2[sequence], whole.samples / trace.large.samples
+def along_tensor(unsplit: Profile, trace: CostTrace, degree: int, sequence: bool) -> Profile:
+    """Extrapolate a single device's profile to one rank of a tensor-parallel group.
 
-    def scale(here: float, one: float, two: float) -> float:
-        cut = min(2 * (one - two), one)
-        left = one - cut + cut / degree
-        return here * left / one if one else left * ratio
+    The fraction that is split is known for the number of samples in the trace and assumed to be the same for
+    `unsplit`, which may have another number of samples.
+    """
+    split_in_two, ratio = trace.tensor2[sequence], unsplit.samples / trace.large.samples
 
-    found = _combined(scale, whole.samples, whole, trace.large, halved)
+    def scale(value: float, one_rank: float, two_ranks: float) -> float:
+        split = min(2 * (one_rank - two_ranks), one_rank)
+        remaining = one_rank - split + split / degree
+        return value * remaining / one_rank if one_rank else remaining * ratio
+
+    profile = _combined(scale, unsplit.samples, unsplit, trace.large, split_in_two)
     return replace(
-        found,
-        blocks=tuple(_exchanging(each, ratio) for each in found.blocks),
-        outside=_exchanging(found.outside, ratio),
+        profile,
+        blocks=tuple(_scale_collectives(block, ratio) for block in profile.blocks),
+        outside=_scale_collectives(profile.outside, ratio),
     )
 
 
-def _exchanging(module: ModuleProfile, ratio: float) -> ModuleProfile:
-    """Collectives send activations, which grow with the samples; the few sums of gradients among them are small."""
-    sent = tuple(replace(each, size=int(each.size * ratio)) for each in module.work.collectives)
-    return replace(module, work=replace(module.work, collectives=sent))
+def _scale_collectives(module: ModuleProfile, ratio: float) -> ModuleProfile:
+    """Scale all collectives like activations. The gradient reductions among them do not grow, but they are small."""
+    collectives = tuple(
+        replace(collective, size=int(collective.size * ratio)) for collective in module.work.collectives
+    )
+    return replace(module, work=replace(module.work, collectives=collectives))
 
 
 def _combined(scale: Scale, samples: int, *profiles: Profile) -> Profile:
-    blocks = tuple(_module(scale, *same) for same in zip(*(each.blocks for each in profiles), strict=True))
-    outside = _module(scale, *(each.outside for each in profiles))
-    shared_activation_bytes = int(scale(*(each.shared_activation_bytes for each in profiles)))
-    return Profile(samples, blocks, outside, shared_activation_bytes, profiles[0].optimizer_tensors)
-
-
-def _module(scale: Scale, *modules: ModuleProfile) -> ModuleProfile:
-    """What is no figure, and how many operations there are, is as in the last."""
-
-    def figure(name: str) -> int:
-        return int(scale(*(getattr(each, name) for each in modules)))
-
-    def load(*loads: Load) -> Load:
-        kinds = {kind for each in loads for kind in each.flops}
-        flops = {kind: int(scale(*(each.flops.get(kind, 0) for each in loads))) for kind in kinds}
-        return Load(flops, int(scale(*(each.bytes_moved for each in loads))), loads[-1].operations, loads[-1].matmuls)
-
-    works = [each.work for each in modules]
-    work = Work(
-        load(*(each.forward for each in works)), load(*(each.backward for each in works)), works[-1].collectives
+    same_blocks = zip(*(profile.blocks for profile in profiles), strict=True)
+    return Profile(
+        samples=samples,
+        blocks=tuple(_combined_module(scale, *modules) for modules in same_blocks),
+        outside=_combined_module(scale, *(profile.outside for profile in profiles)),
+        shared_activation_bytes=int(scale(*(profile.shared_activation_bytes for profile in profiles))),
+        optimizer_tensors=profiles[0].optimizer_tensors,
     )
-    figures: dict[str, Any] = {name: figure(name) for name in _FIGURES}
-    return replace(modules[-1], work=work, **figures)
 
 
-_FIGURES = (
+def _combined_module(scale: Scale, *modules: ModuleProfile) -> ModuleProfile:
+    """Scale all quantities; names, numbers of operations and collectives are taken from the last module."""
+
+    def scaled(name: str) -> int:
+        return int(scale(*(getattr(module, name) for module in modules)))
+
+    def load(*loads: ComputeLoad) -> ComputeLoad:
+        kinds = {kind for load in loads for kind in load.flops}
+        return ComputeLoad(
+            flops={kind: int(scale(*(load.flops.get(kind, 0) for load in loads))) for kind in kinds},
+            bytes_moved=int(scale(*(load.bytes_moved for load in loads))),
+            operations=loads[-1].operations,
+            matmuls=loads[-1].matmuls,
+        )
+
+    works = [module.work for module in modules]
+    work = Work(
+        load(*(work.forward for work in works)), load(*(work.backward for work in works)), works[-1].collectives
+    )
+    quantities: dict[str, Any] = {name: scaled(name) for name in _SCALED_FIELDS}
+    return replace(modules[-1], work=work, **quantities)
+
+
+_SCALED_FIELDS = (
     "parameters",
     "trainable",
     "parameter_bytes",

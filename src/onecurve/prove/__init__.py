@@ -1,5 +1,9 @@
-"""Is the split job the same maths as one device? A reference in plain PyTorch, and the comparison with it.
+"""Checks that a parallel plan computes the same as training on one device: a reference run in plain PyTorch, and the
+comparison with it.
 
-Shares no code with train/ or apply/: the reference is the loop a newcomer would write. Start with reference.py;
-comparison.py says what equal means, matrix.py which plans are tried, curve.py judges float32 runs.
+The package shares no code with train/ or apply/, so that a bug there cannot hide in the reference: it is the training
+loop that a beginner would write. It does not know how a plan is carried out.
+
+Start with reference.py. comparison.py defines when two float64 runs are equal, loss_curve.py when two float32 loss
+curves are; matrix.py lists the plans to check; dropout.py and upcast_mode.py remove differences that are no errors.
 """

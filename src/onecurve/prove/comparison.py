@@ -1,9 +1,10 @@
-"""What equal means: per tensor, max|a−b| ≤ 1e-9 · scale, in float64.
+"""Compares a float64 run with the reference: two tensors a and b are equal if max|a − b| ≤ 1e-9 · scale.
 
-The scale of a weight or buffer b is max(max|b|, lr · steps), since a weight whose true gradient is zero moves by
-rounding alone; that of a gradient is the largest element of the whole gradient, for the same reason.
+The scale of a weight or buffer b is max(max|b|, lr · steps), because a weight whose true gradient is zero moves by
+rounding errors alone. For the same reason the scale of a gradient is the largest element of all gradients.
 
-The reference's tensors lie in a folder, one safetensors file per step, so that each rank reads only the rows it holds.
+The reference's tensors are stored in a folder, one safetensors file per step, so that each rank reads only the elements
+that it holds itself.
 """
 
 import json
@@ -21,104 +22,109 @@ from torch import Tensor, nn
 from onecurve.device.local_tensor import LocalTensor
 
 LIMIT = 1e-9
+"""Largest difference, as a fraction of a tensor's scale, that counts as equal."""
+_KINDS = ("loss", "gradient", "value")
+"""What is compared, causes before effects: a wrong loss causes wrong gradients, which cause wrong weights."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How far one tensor was from the reference after one step, as a fraction of its scale."""
+    """The difference between one tensor and the reference after one step."""
 
     step: int
+    """Number of the step, from 0."""
     tensor: str
+    """`loss`, `gradient NAME` or `value NAME` (a weight or buffer)."""
     size: float
+    """The largest absolute difference, as a fraction of the tensor's scale."""
 
     @property
     def holds(self) -> bool:
-        return self.size <= LIMIT  # not a number never does
+        """True if the difference is within the limit; False for NaN."""
+        return self.size <= LIMIT
 
 
-def keep_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
-    """Write what the reference holds after a step."""
-    weights = {f"value {name}": tensor.detach() for name, tensor in _named(module)}
+def store_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
+    """Store the reference's loss, weights, buffers and gradients after a step."""
+    values = {f"value {name}": tensor.detach() for name, tensor in _parameters_and_buffers(module)}
     gradients = {
         f"gradient {name}": parameter.grad
         for name, parameter in module.named_parameters()
         if parameter.grad is not None
     }
-    largest = {name: _largest(tensor) for name, tensor in (weights | gradients).items()}
-    tensors = {name: _storable(tensor) for name, tensor in (weights | gradients).items()}
+    largest = {name: _max_abs(tensor) for name, tensor in (values | gradients).items()}
+    tensors = {name: _storable(tensor) for name, tensor in (values | gradients).items()}
     metadata = {"loss": json.dumps(loss), "largest": json.dumps(largest)}
     save_file(tensors, _file(folder, step), metadata)
 
 
 def compare_step(
-    state: Sequence[LocalTensor], trained: Sequence[LocalTensor], step: int, loss: float, lr: float, folder: Path
+    state: Sequence[LocalTensor], trainable: Sequence[LocalTensor], step: int, loss: float, lr: float, folder: Path
 ) -> list[Difference]:
-    """Hold what this rank has after a step against the reference."""
+    """Compare this rank's loss, gradients (of `trainable`), weights and buffers (`state`) with the stored step."""
     with safe_open(_file(folder, step), "pt") as reference:
         metadata = reference.metadata()
         largest = json.loads(metadata["largest"])
         expected = json.loads(metadata["loss"])
-        steepest = max((value for name, value in largest.items() if name.startswith("gradient ")), default=0.0)
-        found = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300))]
-        for local_tensor in trained:
-            name = f"gradient {local_tensor.name}"
-            has = local_tensor.local.grad is not None
-            if has != (name in largest):
-                found.append(Difference(step, name, math.inf))
-            elif has:
-                found.append(
-                    Difference(
-                        step, name, _distance(local_tensor, local_tensor.local.grad, reference, name) / (steepest or 1)
-                    )
-                )
-        for local_tensor in state:
-            name = f"value {local_tensor.name}"
+        gradient_scale = max((size for name, size in largest.items() if name.startswith("gradient ")), default=0.0) or 1
+        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300))]
+        for tensor in trainable:
+            name, gradient = f"gradient {tensor.name}", tensor.local.grad
+            if (gradient is not None) != (name in largest):
+                differences.append(Difference(step, name, math.inf))
+            elif gradient is not None:
+                distance = _distance(tensor, gradient, reference, name)
+                differences.append(Difference(step, name, distance / gradient_scale))
+        for tensor in state:
+            name = f"value {tensor.name}"
             scale = max(largest[name], lr * (step + 1)) or 1.0
-            found.append(
-                Difference(step, name, _distance(local_tensor, local_tensor.local.detach(), reference, name) / scale)
-            )
-    return found
+            distance = _distance(tensor, tensor.local.detach(), reference, name)
+            differences.append(Difference(step, name, distance / scale))
+    return differences
 
 
-def first_and_worst(found: Iterable[Difference]) -> Difference:
-    """The difference to tell of: where any does not hold, of the first step; there the loss before a gradient before a
-    value, as one causes the other; of several the largest. Where all hold, the largest."""
-    worst = sorted(found, key=lambda each: -math.inf if math.isnan(each.size) else -each.size)
-    return min((each for each in worst if not each.holds), key=_causal_place, default=worst[0])
+def first_or_worst(differences: Iterable[Difference]) -> Difference:
+    """Return the difference to report.
+
+    If any exceeds the limit: of the first step with such a difference, the one closest to the cause (loss, then
+    gradients, then values), and of several the largest. Otherwise the largest of all. NaN counts as the largest.
+    """
+    by_size = sorted(differences, key=lambda difference: -math.inf if math.isnan(difference.size) else -difference.size)
+    return min((each for each in by_size if not each.holds), key=_step_and_kind, default=by_size[0])
 
 
-def _causal_place(difference: Difference) -> tuple[int, int]:
-    return difference.step, ("loss", "gradient", "value").index(difference.tensor.split()[0])
+def _step_and_kind(difference: Difference) -> tuple[int, int]:
+    return difference.step, _KINDS.index(difference.tensor.split()[0])
 
 
-def _distance(local_tensor: LocalTensor, local: Tensor | None, reference: Any, name: str) -> float:
-    assert local is not None
+def _distance(tensor: LocalTensor, local: Tensor, reference: Any, name: str) -> float:
+    """Largest absolute difference between this rank's elements and the reference's."""
     if local.numel() == 0:
         return 0.0
     local = local.cpu()
-    if not local_tensor.shape:
-        return float((_wide(local) - _wide(reference.get_tensor(name))).abs().max())
-    whole = reference.get_slice(name)
-    distances = [(_wide(local[box.local]) - _wide(whole[box.whole])).abs().max() for box in local_tensor.boxes]
-    return float(max(distances, default=0.0))
+    if not tensor.shape:
+        return float((_as_float64(local) - _as_float64(reference.get_tensor(name))).abs().max())
+    full = reference.get_slice(name)
+    distances = [(_as_float64(local[box.local]) - _as_float64(full[box.whole])).abs().max() for box in tensor.boxes]
+    return float(torch.stack(distances).max()) if distances else 0.0  # unlike Python's max, torch's passes NaN on
 
 
-def _named(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
+def _parameters_and_buffers(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
     yield from module.named_parameters()
     yield from module.named_buffers()
 
 
-def _largest(tensor: Tensor) -> float:
-    return float(_wide(tensor.detach()).abs().max()) if tensor.numel() else 0.0
+def _max_abs(tensor: Tensor) -> float:
+    return float(_as_float64(tensor.detach()).abs().max()) if tensor.numel() else 0.0
 
 
 def _storable(tensor: Tensor) -> Tensor:
-    """safetensors knows complex numbers of single precision alone, and no memory that is shared."""
+    """Copy a tensor for safetensors, which cannot store complex128 or tensors that share memory."""
     return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).cpu().contiguous().clone()
 
 
-def _wide(tensor: Tensor) -> Tensor:
-    """In float64, whatever it is; a complex number as two."""
+def _as_float64(tensor: Tensor) -> Tensor:
+    """Convert any dtype to float64; a complex number becomes two real ones."""
     return torch.view_as_real(tensor).double() if tensor.is_complex() else tensor.double()
 
 

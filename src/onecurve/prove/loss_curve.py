@@ -1,5 +1,8 @@
-"""Float32 runs cannot be equal bit for bit, and some models are chaotic; so a curve is judged against the spread of
-one-device runs whose initial weights were perturbed by less than the last digit."""
+"""Compares float32 loss curves.
+
+Float32 runs of different plans cannot be equal bit for bit, and some models amplify rounding errors. A curve is
+therefore compared with the spread of one-device runs whose initial weights were perturbed by less than the last digit.
+"""
 
 from collections.abc import Sequence
 
@@ -8,14 +11,16 @@ from torch import nn
 
 PERTURBED_RUNS = 5
 PERTURBATION = 1e-7
-ALLOWED = 3.0
-_FLOOR = 4 * torch.finfo(torch.float32).eps  # a loss is not known better than to its own rounding
+MAX_CURVE_EXCESS = 3.0
+"""Largest distance from the reference, in units of the spread, that counts as equal."""
+_MIN_RELATIVE_SPREAD = 4 * torch.finfo(torch.float32).eps  # rounding of the loss itself
 
 Curve = Sequence[float]
+"""The loss of each step."""
 
 
 def perturb(module: nn.Module, seed: int) -> None:
-    """Multiply every weight by 1 ± 1e-7 (normal)."""
+    """Multiply every weight by 1 + 1e-7 · noise, with normally distributed noise."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -23,11 +28,16 @@ def perturb(module: nn.Module, seed: int) -> None:
             parameter.copy_((parameter.double() * (1 + PERTURBATION * noise)).to(parameter.dtype))
 
 
-def excess(curve: Curve, reference: Curve, perturbed: Sequence[Curve]) -> float:
-    """The largest distance from the reference, in units of the spread so far; ALLOWED is the most that holds."""
+def curve_excess(curve: Curve, reference: Curve, perturbed: Sequence[Curve]) -> float:
+    """Return the largest distance from the reference, in units of the spread of the perturbed runs up to that step.
+
+    Infinite if a loss is NaN.
+    """
     largest, spread = 0.0, 0.0
     for step, (loss, expected) in enumerate(zip(curve, reference, strict=True)):
-        spread = max(spread, _FLOOR * abs(expected), *(abs(run[step] - expected) for run in perturbed))
+        spread = max(spread, _MIN_RELATIVE_SPREAD * abs(expected), *(abs(run[step] - expected) for run in perturbed))
         distance = abs(loss - expected)
-        largest = max(largest, distance / spread) if distance == distance else float("inf")
+        if distance > 0 or distance != distance:  # a loss that equals the reference needs no spread
+            excess = distance / spread if spread and distance == distance else float("inf")
+            largest = max(largest, excess)
     return largest

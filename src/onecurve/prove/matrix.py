@@ -1,5 +1,8 @@
-"""Which plans a check tries: every mesh of the axes that are built, with rounds, both reductions, uneven shares, and
-the forms that keep the maths."""
+"""Lists the plans that a check tries.
+
+Every mesh of the supported axes, with gradient accumulation, both ways to reduce gradients, uneven shares, and the
+options that change where or when something is computed but not the result.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,27 +11,33 @@ from typing import get_args
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision, Reduce, Schedule, split_evenly
 
-_ROUNDS: tuple[tuple[int, Reduce], ...] = ((1, "step"), (2, "step"), (2, "round"), (4, "step"), (4, "round"))
+_ROUNDS_AND_REDUCE: tuple[tuple[int, Reduce], ...] = (
+    (1, "step"),
+    (2, "step"),
+    (2, "round"),
+    (4, "step"),
+    (4, "round"),
+)
 
 
-def matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
-    """Plans for worlds of 1, 2, 4, … up to `ranks`, as far as the global batch can be split so."""
+def plan_matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
+    """Return plans for 1, 2, 4, … up to `ranks` ranks, leaving out those that cannot split the global batch."""
     plans = []
     for mesh in _meshes(ranks):
-        variants = _ROUNDS if mesh.data > 1 else tuple((rounds, "step") for rounds in (1, 2, 4))
+        variants = _ROUNDS_AND_REDUCE if mesh.data > 1 else tuple((rounds, "step") for rounds in (1, 2, 4))
         for rounds, reduce in variants:
-            size, rest = divmod(global_batch, rounds)
-            if not rest and size >= mesh.data:
-                plans.append(Plan(mesh, split_evenly(size, mesh.data), rounds, precision, reduce))
-        plans += [Plan(mesh, shares, 2, precision, "step") for shares in _uneven(global_batch, mesh)]
-        plans += _forms(global_batch, mesh, precision)
-    for mesh in _pipelines(ranks):
-        plans += _scheduled(global_batch, mesh, precision)
+            round_size, remainder = divmod(global_batch, rounds)
+            if not remainder and round_size >= mesh.data:
+                plans.append(Plan(mesh, split_evenly(round_size, mesh.data), rounds, precision, reduce))
+        plans += [Plan(mesh, shares, 2, precision, "step") for shares in _uneven_shares(global_batch, mesh)]
+        plans += _with_options(global_batch, mesh, precision)
+    for mesh in _pipeline_meshes(ranks):
+        plans += _pipeline_plans(global_batch, mesh, precision)
     return plans
 
 
-def _forms(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
-    """What changes where numbers are kept or when they are computed, not what they are."""
+def _with_options(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
+    """Plans with options that change where tensors are stored or when they are computed, but not their values."""
     if global_batch < mesh.data:
         return
     plain = Plan(mesh, split_evenly(global_batch, mesh.data), 1, precision)
@@ -55,7 +64,7 @@ def _meshes(ranks: int) -> Iterator[Mesh]:
         world *= 2
 
 
-def _pipelines(ranks: int) -> Iterator[Mesh]:
+def _pipeline_meshes(ranks: int) -> Iterator[Mesh]:
     world = 2
     while world <= ranks:
         yield Mesh(pipeline=world)
@@ -67,20 +76,20 @@ def _pipelines(ranks: int) -> Iterator[Mesh]:
         world *= 2
 
 
-def _scheduled(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
-    """Each schedule, with as many rounds as the stages need, and once with twice as many."""
+def _pipeline_plans(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
+    """Each schedule with one round per pipeline rank; 1f1b also with two."""
     for schedule in get_args(Schedule):
         for rounds in (mesh.pipeline, 2 * mesh.pipeline) if schedule == "1f1b" else (mesh.pipeline,):
-            size, rest = divmod(global_batch, rounds)
-            if rest or size < mesh.data:
+            round_size, remainder = divmod(global_batch, rounds)
+            if remainder or round_size < mesh.data:
                 continue
-            plan = Plan(mesh, split_evenly(size, mesh.data), rounds, precision, schedule=schedule)
+            plan = Plan(mesh, split_evenly(round_size, mesh.data), rounds, precision, schedule=schedule)
             yield replace(plan, sharding="zero2") if schedule == "zero-bubble" and mesh.shard > 1 else plan
 
 
-def _uneven(global_batch: int, mesh: Mesh) -> Iterator[tuple[int, ...]]:
-    """Shares of 3 : 1, over two rounds."""
-    size, rest = divmod(global_batch, 2)
-    if mesh.data > 1 and not rest and size >= 2 * mesh.data:
-        pairs = split_evenly(size, mesh.data // 2)
+def _uneven_shares(global_batch: int, mesh: Mesh) -> Iterator[tuple[int, ...]]:
+    """Shares of about 3 : 1 for each pair of data-parallel ranks, over two rounds."""
+    round_size, remainder = divmod(global_batch, 2)
+    if mesh.data > 1 and not remainder and round_size >= 2 * mesh.data:
+        pairs = split_evenly(round_size, mesh.data // 2)
         yield tuple(share for pair in pairs for share in (pair - max(1, pair // 4), max(1, pair // 4)))

@@ -1,4 +1,4 @@
-"""The reference: one device, plain PyTorch, the loop a newcomer would write. What the split job is held against."""
+"""The reference that parallel plans are compared with: one device, plain PyTorch, the loop a beginner would write."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -6,37 +6,39 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Measure = Callable[[nn.Module, Any], tuple[Tensor, Tensor | float]]
-"""The model and a micro-batch → the loss as a sum and its count."""
+LossFunction = Callable[[nn.Module, Any], tuple[Tensor, Tensor | float]]
+"""Takes the model and a micro-batch; returns the sum of the losses and the count to divide it by."""
 
-Watch = Callable[[int, float], None]
-"""Called after each step with its number and loss; the module then holds weights and gradients of that step."""
+StepCallback = Callable[[int, float], None]
+"""Called after each step with its number and loss; the module then has the weights and gradients of that step."""
 
 
 def train_on_one_device(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
-    rate: Callable[[int], float],
+    lr_factor: Callable[[int], float],
     clip: float | None,
     steps: Iterable[Sequence[Sequence[Any]]],
-    measure: Measure,
-    watch: Watch,
+    loss_function: LossFunction,
+    after_step: StepCallback,
 ) -> None:
     """Train on `steps`, each a list of rounds, each a list of micro-batches.
 
-    A round has one micro-batch, except where batch norm takes each rank's own statistics: then it has one per rank, all
-    seeing the same running statistics, which become the average of what they leave.
+    `lr_factor` maps a step to the factor of the learning rate; `clip` is the maximum norm of the gradient.
+
+    A round has one micro-batch, unless batch norm uses the statistics of each rank alone: then it has one micro-batch
+    per rank. All of them start from the same running statistics, which are averaged at the end of the round.
     """
     module.train()
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    base = [group["lr"] for group in optimizer.param_groups]
+    base_rates = [group["lr"] for group in optimizer.param_groups]
     for step, rounds in enumerate(steps):
-        for group, lr in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = lr * rate(step)
+        for group, lr in zip(optimizer.param_groups, base_rates, strict=True):
+            group["lr"] = lr * lr_factor(step)
         optimizer.zero_grad()
         total, count = 0.0, 0.0
         for micro_batches in rounds:
-            for loss_sum, loss_count in _round(module, micro_batches, measure):
+            for loss_sum, loss_count in _run_round(module, micro_batches, loss_function):
                 total, count = total + loss_sum, count + loss_count
         for parameter in parameters:
             if parameter.grad is not None:
@@ -44,21 +46,24 @@ def train_on_one_device(
         if clip is not None:
             nn.utils.clip_grad_norm_(parameters, clip)
         optimizer.step()
-        watch(step, total / count)
+        after_step(step, total / count)
 
 
-def _round(module: nn.Module, micro_batches: Sequence[Any], measure: Measure) -> list[tuple[float, float]]:
-    before = [buffer.clone() for buffer in module.buffers()]
-    left: list[list[Tensor]] = []
-    sums = []
-    for micro in micro_batches:
-        for buffer, start in zip(module.buffers(), before, strict=True):
-            buffer.copy_(start)
-        loss, count = measure(module, micro)
+def _run_round(
+    module: nn.Module, micro_batches: Sequence[Any], loss_function: LossFunction
+) -> list[tuple[float, float]]:
+    """Forward and backward of each micro-batch; return their loss sums and counts."""
+    buffers_before = [buffer.clone() for buffer in module.buffers()]
+    buffers_after: list[list[Tensor]] = []
+    losses = []
+    for micro_batch in micro_batches:
+        for buffer, before in zip(module.buffers(), buffers_before, strict=True):
+            buffer.copy_(before)
+        loss, count = loss_function(module, micro_batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        sums.append((loss.item(), float(count)))
-        left.append([buffer.clone() for buffer in module.buffers()])
-    for buffer, *values in zip(module.buffers(), *left, strict=True):
+        losses.append((loss.item(), float(count)))
+        buffers_after.append([buffer.clone() for buffer in module.buffers()])
+    for buffer, *values in zip(module.buffers(), *buffers_after, strict=True):
         if buffer.is_floating_point():
             buffer.copy_(torch.stack(values).mean(0))
-    return sums
+    return losses

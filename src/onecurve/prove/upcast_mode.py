@@ -1,7 +1,7 @@
-"""Takes a model's casts to float32 as casts to float64, so that rounding does not stand in the way of a proof.
+"""Turns a model's casts from float64 to float32 into casts to float64, so that rounding does not hide real differences.
 
-Norms and rotary tables are often computed in float32 whatever the model is kept in. Where two plans add up in another
-order, such a cast makes 1e-8 of a difference of 1e-16.
+Norms and rotary tables are often computed in float32 whatever the dtype of the model. If two plans sum in a different
+order, such a cast turns a difference of 1e-16 into one of 1e-8.
 """
 
 from typing import Any
@@ -14,21 +14,21 @@ from onecurve.prove.backward_function_mode import BackwardFunctionMode
 
 
 class UpcastMode(BackwardFunctionMode):
-    """As a context: nothing that comes from float64 becomes float32."""
+    """While this mode is active, a function called with a float64 tensor and dtype float32 gets float64 instead."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = False
-        """Whether there was such a cast."""
+        self.triggered = False
+        """True if a cast was changed."""
 
     def call(self, function: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function is Tensor.float and arguments[0].dtype == torch.float64:
-            self.found = True
+            self.triggered = True
             return arguments[0]
-        flat, form = pytree.tree_flatten((arguments, kwargs))
-        narrow = any(each is torch.float32 for each in flat)
-        if narrow and any(isinstance(each, Tensor) and each.dtype == torch.float64 for each in flat):
-            self.found = True
-            flat = [torch.float64 if each is torch.float32 else each for each in flat]
-            arguments, kwargs = pytree.tree_unflatten(flat, form)
+        leaves, structure = pytree.tree_flatten((arguments, kwargs))
+        has_float32 = any(leaf is torch.float32 for leaf in leaves)
+        if has_float32 and any(isinstance(leaf, Tensor) and leaf.dtype == torch.float64 for leaf in leaves):
+            self.triggered = True
+            leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
+            arguments, kwargs = pytree.tree_unflatten(leaves, structure)
         return function(*arguments, **kwargs)

@@ -1,4 +1,8 @@
-"""Where records go (JSON lines, the terminal) and how results are shown. Knows describe/ alone, not torch.
+"""Shows results to people and stores records: the terminal, JSON lines, TensorBoard, plan.toml.
 
-Start with sink.py (the protocol and the JSON lines); progress.py is the bar and its plain form.
+The package turns the data of describe/ into text. It does not know torch and computes no results of its own.
+
+Start with sink.py (the protocol of a sink, and JSON lines) and progress.py (the progress bar of a run). advice.py is
+the output of `onecurve plan`, check_table.py that of `check`, cluster.py that of `probe`, and summary.py that of `run`
+and `export`.
 """

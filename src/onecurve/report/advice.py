@@ -1,6 +1,6 @@
-"""A plan and its reasons, for a person; and as a file that a person may edit."""
+"""Formats the result of `onecurve plan`: text for the terminal, plain data for JSON, and an editable plan.toml."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onecurve.describe.advice import Advice
@@ -9,83 +9,90 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import bytes_text, count_text, hours_text, money_text, seconds_text
 
-_WIDTH = 30
-_SMALL = 0.005
-"""Parts below this are told together."""
+_BAR_WIDTH = 30
+_MIN_SHOWN_FRACTION = 0.005
+"""Terms below this fraction of the total are combined into one line."""
 
 
 def advice_lines(advice: Advice) -> list[str]:
-    head = f"{advice.script}: {count_text(advice.parameters)} parameters, {advice.global_batch:,} samples a step"
+    """The best plan with its predicted time and memory, why other plans lost, and cheaper alternatives."""
+    head = f"{advice.script}: {count_text(advice.parameters)} parameters, {advice.global_batch:,} samples per step"
     lines = [f"{head}, on {advice.cluster}", ""]
     if advice.best is None:
-        lines.append("does not fit")
+        lines.append("the job does not fit on this cluster")
         lines += [f"  {hint}" for hint in advice.hints]
-        return [*lines, "", *_reasons(advice)]
+        return [*lines, "", *_rejected(advice)]
     best = advice.best
     lines += _summary(best)
-    lines += ["", *_bar("time of a step", best.seconds, seconds_text)]
-    lines += ["", *_bar("memory of a rank", best.memory, bytes_text, best.available)]
-    lines += ["", *_reasons(advice)]
+    lines += ["", *_bars("time per step", best.seconds, seconds_text)]
+    lines += ["", *_bars("memory per rank", best.memory, bytes_text, best.available_bytes)]
+    lines += ["", *_rejected(advice)]
     if advice.frontier:
-        lines += ["", "with less memory, or on fewer devices"]
-        lines += _table([_choice(each, best) for each in advice.frontier])
+        lines += ["", "slower plans that use less memory or fewer devices"]
+        lines += _table([_choice(estimate, best) for estimate in advice.frontier])
     lines += [f"note: {hint}" for hint in advice.hints]
     return lines
 
 
 def _summary(best: Estimate) -> list[str]:
     step = f"{seconds_text(best.step)} ± {best.error:.0%}"
-    per_second = best.plan.global_batch / best.step
+    samples_per_second = best.plan.global_batch / best.step
+    speed = f"{samples_per_second:,.{0 if samples_per_second >= 10 else 1}f} samples/s"
     lines = [
         f"plan    {best.plan}",
-        f"step    {step}, {per_second:,.{0 if per_second >= 10 else 1}f} samples/s, {best.utilization:.0%} of the peak",
-        f"run     {hours_text(best.hours)} for {best.steps:,} steps on {_ranks(best)}{_money(best)}",
-        f"memory  {bytes_text(best.used)} of {bytes_text(best.available)} per rank",
+        f"step    {step}, {speed}, {best.utilization:.0%} of peak FLOP/s",
+        f"run     {hours_text(best.hours)} for {best.steps:,} steps on {_ranks(best)}{_price(best)}",
+        f"memory  {bytes_text(best.memory_bytes)} of {bytes_text(best.available_bytes)} per rank",
     ]
     if best.plan.changes_numerics:
-        lines.append(f"numbers {best.plan.precision} computes other numbers than fp32")
+        lines.append("note    numerical results differ from those of fp32")
     return lines
 
 
 def _ranks(estimate: Estimate) -> str:
     if estimate.threads:
-        return f"{_several(estimate.devices, 'process', 'es')} × {_several(estimate.threads, 'thread')}"
-    return _several(estimate.devices, "device")
+        return f"{_plural(estimate.devices, 'process', 'es')} × {_plural(estimate.threads, 'thread')}"
+    return _plural(estimate.devices, "device")
 
 
-def _several(count: int, noun: str, ending: str = "s") -> str:
+def _plural(count: int, noun: str, ending: str = "s") -> str:
     return f"{count:,} {noun}{ending if count != 1 else ''}"
 
 
-def _money(estimate: Estimate) -> str:
+def _price(estimate: Estimate) -> str:
     return "" if estimate.money is None else f", {money_text(estimate.money)} ± {estimate.error:.0%}"
 
 
-def _bar(title: str, parts: Mapping[str, float], text: Any, whole: float | None = None) -> list[str]:
-    """One line per part, largest first, with its part of the whole drawn."""
-    total = whole or sum(parts.values())
-    shown = {name: value for name, value in parts.items() if value > _SMALL * total}
-    rest = sum(parts.values()) - sum(shown.values())
-    if rest > 0:
-        shown["the rest"] = rest
+def _bars(
+    title: str, terms: Mapping[str, float], text: Callable[[float], str], capacity: float | None = None
+) -> list[str]:
+    """One line per term, largest first, with a bar for its fraction of the capacity, or of the sum if there is none."""
+    used = sum(terms.values())
+    total = capacity or used
+    shown = {name: value for name, value in terms.items() if value > _MIN_SHOWN_FRACTION * total}
+    small = used - sum(shown.values())
+    rows = sorted(shown.items(), key=lambda term: -term[1])
+    if small > 0:
+        rows.append(("small terms", small))
     lines = [title]
-    for name, value in sorted(shown.items(), key=lambda each: -each[1] if each[0] != "the rest" else 1):
-        drawn = "█" * round(_WIDTH * value / total) or "▏"
-        lines.append(f"  {name:<12}{text(value):>10}  {value / total:>4.0%}  {drawn}")
-    if whole is not None:
-        free = whole - sum(parts.values())
-        lines.append(f"  {'free':<12}{text(free):>10}  {free / total:>4.0%}  {'░' * round(_WIDTH * free / total)}")
+    for name, value in rows:
+        bar = "█" * round(_BAR_WIDTH * value / total) or "▏"
+        lines.append(f"  {name:<12}{text(value):>10}  {value / total:>4.0%}  {bar}")
+    if capacity is not None:
+        free = capacity - used
+        lines.append(f"  {'free':<12}{text(free):>10}  {free / total:>4.0%}  {'░' * round(_BAR_WIDTH * free / total)}")
     return lines
 
 
-def _reasons(advice: Advice) -> list[str]:
+def _rejected(advice: Advice) -> list[str]:
     if not advice.runners_up:
         return []
-    return ["why not", *_table([(str(each.estimate.plan), each.reason) for each in advice.runners_up])]
+    rows = [(str(runner_up.estimate.plan), runner_up.reason) for runner_up in advice.runners_up]
+    return ["rejected plans", *_table(rows)]
 
 
 def _choice(estimate: Estimate, best: Estimate) -> tuple[str, str]:
-    words = [f"{seconds_text(estimate.step)} a step", f"{bytes_text(estimate.used)} per rank"]
+    words = [f"{seconds_text(estimate.step)} per step", f"{bytes_text(estimate.memory_bytes)} per rank"]
     if estimate.devices != best.devices:
         words.append(_ranks(estimate))
     if estimate.money is not None:
@@ -99,14 +106,15 @@ def _table(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def advice_plain(advice: Advice) -> dict[str, Any]:
+    """The advice as plain data, with every term of each estimate."""
     return {
         "script": advice.script,
         "cluster": advice.cluster,
         "parameters": advice.parameters,
         "fits": advice.best is not None,
         "best": None if advice.best is None else _plain(advice.best),
-        "runners_up": [{**_plain(each.estimate), "reason": each.reason} for each in advice.runners_up],
-        "frontier": [_plain(each) for each in advice.frontier],
+        "runners_up": [{**_plain(runner_up.estimate), "reason": runner_up.reason} for runner_up in advice.runners_up],
+        "frontier": [_plain(estimate) for estimate in advice.frontier],
         "hints": list(advice.hints),
     }
 
@@ -118,58 +126,61 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
         "step_seconds": estimate.step,
         "error": estimate.error,
         "seconds": estimate.seconds,
-        "memory_bytes": estimate.used,
-        "available_bytes": estimate.available,
+        "memory_bytes": estimate.memory_bytes,
+        "available_bytes": estimate.available_bytes,
         "memory": estimate.memory,
         "fits": estimate.fits,
-        "utilisation": estimate.utilization,
+        "utilization": estimate.utilization,
         "hours": estimate.hours,
         "money": estimate.money,
     }
 
 
 _COMMENTS = {
-    "micro_batch": "samples that a data-parallel rank takes per round",
-    "rounds": "of which a step has so many",
-    "precision": "what is computed in; weights stay in fp32",
-    "reduce": "when gradients are summed: 'step', or after every 'round'",
-    "sharding": "'zero3' gathers parameters again for backward, 'zero2' keeps them",
-    "recompute": "what backward computes again: 'none', 'selective', 'full'",
-    "schedule": "in which order stages take the rounds",
-    "sequence": "activations between blocks cut along the sequence over 'tensor'",
-    "stages": "blocks of each pipeline stage",
-    "pipeline": "stages, one after the other",
-    "replicate": "whole copies",
-    "shard": "ranks that share parameters, gradients and optimizer state",
-    "tensor": "ranks that share each product",
+    "micro_batch": "samples per data-parallel rank and round",
+    "rounds": "gradient-accumulation rounds per step",
+    "precision": "dtype of forward and backward; master weights stay in fp32",
+    "reduce": "reduce gradients once per 'step' or after every 'round'",
+    "sharding": "'zero3' frees parameters after forward and gathers them again for backward, 'zero2' keeps them",
+    "recompute": "activations that backward recomputes: 'none', 'selective' (all but matmuls and attention), 'full'",
+    "threads": "CPU cores per rank",
+    "schedule": "pipeline schedule: '1f1b', 'gpipe', 'interleaved' or 'zero-bubble'",
+    "sequence": "sequence parallelism: activations between blocks are sharded over the 'tensor' axis",
+    "stages": "blocks per pipeline stage",
+    "pipeline": "pipeline-parallel ranks",
+    "replicate": "data-parallel replicas",
+    "shard": "data-parallel ranks that shard parameters, gradients and optimizer state",
+    "tensor": "tensor-parallel ranks, which split each matrix product",
 }
+"""Comments of the fields in plan.toml."""
 
 
 def plan_file(advice: Advice) -> str:
-    """The plan as TOML, with what it means and what was predicted for it."""
+    """The best plan as TOML, with a comment on each field and the prediction at the top."""
     assert advice.best is not None
     best = advice.best
     head = [
         f"# {advice.script} on {advice.cluster}: {best.plan}",
-        f"# Predicted: {seconds_text(best.step)} ± {best.error:.0%} a step, "
-        f"{bytes_text(best.used)} of {bytes_text(best.available)} per rank.",
-        "# Edit it as you like; `onecurve check` tells whether it still computes what one device computes.",
+        f"# Predicted: {seconds_text(best.step)} ± {best.error:.0%} per step, "
+        f"{bytes_text(best.memory_bytes)} of {bytes_text(best.available_bytes)} per rank.",
+        "# You may edit this file; `onecurve check` verifies that the plan still computes the same as one device.",
         "",
     ]
-    return "\n".join([*head, *(_commented(line) for line in to_toml(_changed(best.plan)).splitlines()), ""])
+    fields = to_toml(_fields_to_write(best.plan)).splitlines()
+    return "\n".join([*head, *map(_with_comment, fields), ""])
 
 
-def _commented(line: str) -> str:
-    name = line.partition(" = ")[0]
+def _with_comment(line: str) -> str:
+    name, equals, _ = line.partition(" = ")
     comment = _COMMENTS.get(name)
-    return f"{line}  # {comment}" if comment and " = " in line and not line.endswith("[") else line
+    return f"{line}  # {comment}" if comment and equals and not line.endswith("[") else line
 
 
-def _changed(plan: Plan) -> dict[str, Any]:
-    """Without what is as it is by default."""
-    plain, usual = to_plain(plan), to_plain(Plan())
-    kept = ("micro_batch", "rounds", "precision")
-    found = {name: value for name, value in plain.items() if name in kept or value != usual[name]}
-    found.pop("mesh", None)
+def _fields_to_write(plan: Plan) -> dict[str, Any]:
+    """The fields that differ from the defaults, and those that are always written."""
+    plain, defaults = to_plain(plan), to_plain(Plan())
+    always = ("micro_batch", "rounds", "precision")
+    fields = {name: value for name, value in plain.items() if name in always or value != defaults[name]}
+    fields.pop("mesh", None)
     axes = {axis: degree for axis, degree in plain["mesh"].items() if degree > 1}
-    return {**found, "mesh": axes} if axes else found
+    return {**fields, "mesh": axes} if axes else fields

@@ -1,4 +1,4 @@
-"""The table of a check, a row as each plan is done."""
+"""The output of `onecurve check`: one line per plan as soon as it has been compared, and a summary."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,8 @@ from onecurve.describe.verdict import CheckResult, Verdict
 
 
 class CheckTable:
+    """Prints verdicts as they arrive; on a terminal it also shows a status line."""
+
     def __init__(self, plans: Sequence[Plan], console: Console) -> None:
         self._plans = plans
         self._console = console
@@ -18,10 +20,11 @@ class CheckTable:
         self._done = 0
 
     def begin(self, steps: int, references: int) -> None:
+        """`references`: number of one-device runs that the plans are compared with."""
         self._print(f"checking {len(self._plans)} plans over {steps} steps against one device")
         if self._status:
             self._status.start()
-            self._status.update(f"training {references} references on one device")
+            self._status.update(f"training {references} one-device reference{'s' if references != 1 else ''}")
 
     def add(self, verdict: Verdict) -> None:
         self._done += 1
@@ -36,25 +39,26 @@ class CheckTable:
 
 
 def verdict_line(verdict: Verdict, width: int) -> str:
-    word = "[green]holds  [/green]" if verdict.holds else "[bold red]DIFFERS[/bold red]"
-    where = (
-        f"at {escape(verdict.tensor)}" if verdict.holds else f"first at step {verdict.step}, {escape(verdict.tensor)}"
-    )
+    """The verdict on one plan, with its largest or first difference. `width`: columns for the plan."""
+    tensor = escape(verdict.tensor)
+    if verdict.holds:
+        word, where = "[green]holds  [/green]", f"largest difference at {tensor}"
+    else:
+        word, where = "[bold red]DIFFERS[/bold red]", f"first at step {verdict.step}, {tensor}"
     return f"{word} {verdict.plan:<{width}}  {verdict.size:.1e}  {where}"
 
 
 def result_lines(result: CheckResult) -> list[str]:
-    """The verdict in words."""
+    """The notes of a check, and how many plans hold."""
     lines = [f"note: {note}" for note in result.notes]
-    bad = sum(not verdict.holds for verdict in result.verdicts)
-    limit = (
-        f"{result.limit:.0e} of each tensor's scale"
-        if result.precision == "fp64"
-        else f"{result.limit:.0f} × the spread"
-    )
     total = len(result.verdicts)
-    if bad:
-        lines.append(f"{bad} of {total} plans do not compute what one device computes (limit {limit})")
+    different = sum(not verdict.holds for verdict in result.verdicts)
+    if result.precision == "fp64":
+        limit = f"limit: {result.limit:.0e} of each tensor's scale"
     else:
-        lines.append(f"all {total} plans compute what one device computes (limit {limit})")
+        limit = f"limit: {result.limit:.0f} × the spread of perturbed runs"
+    if different:
+        lines.append(f"{different} of {total} plans do not compute the same as one device ({limit})")
+    else:
+        lines.append(f"all {total} plans compute the same as one device ({limit})")
     return lines

@@ -1,4 +1,4 @@
-"""How a run is doing: a bar in a terminal, plain lines anywhere else."""
+"""Shows the progress of a run: a bar on a terminal, plain lines anywhere else."""
 
 import time
 
@@ -12,12 +12,14 @@ from onecurve.describe.record import EvaluationRecord, Record, StartRecord, Step
 from onecurve.describe.units import seconds_text
 
 _FIRST_LINES = 3
+"""Steps that are always printed when there is no terminal."""
 _SECONDS_BETWEEN_LINES = 10.0
-_RECENT = 20
+_SPEED_WINDOW = 20
+"""Steps over which the speed is averaged."""
 
 
 class Terminal:
-    """A sink that shows records to a person."""
+    """A sink that prints records for a person to read."""
 
     def __init__(self, steps: int, console: Console) -> None:
         self._steps = steps
@@ -32,10 +34,11 @@ class Terminal:
             self._show_step(record)
         elif isinstance(record, EvaluationRecord):
             self._console.print(
-                f"step {record.step + 1:>{len(str(self._steps))}}/{self._steps}  {_evaluation(record)}", highlight=False
+                f"step {record.step + 1:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}",
+                highlight=False,
             )
         elif isinstance(record, StartRecord):
-            self._console.print(_start(record), highlight=False)
+            self._console.print(_start_text(record), highlight=False)
         else:
             self._console.print(f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}", highlight=False)
 
@@ -44,15 +47,14 @@ class Terminal:
             self._bar.stop()
 
     def _show_step(self, record: StepRecord) -> None:
-        self._speed.add(
-            record.step, record.samples, sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0)
-        )
+        seconds = sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0)
+        self._speed.add(record.step, record.samples, seconds)
         done = record.step + 1
         if record.skipped:
-            self._console.print(f"[yellow]step {done}: loss or gradient not finite, update skipped[/yellow]")
+            self._console.print(f"[yellow]step {done}: loss or gradient is not finite, update skipped[/yellow]")
         speed = f"{self._speed.samples_per_second:,.0f} samples/s"
-        left = self._speed.time_for((self._steps - done) * record.samples / done)
-        remaining = f"  {seconds_text(left)} left" if done < self._steps else ""
+        seconds_left = self._speed.seconds_for((self._steps - done) * record.samples / done)
+        remaining = f"  {seconds_text(seconds_left)} left" if done < self._steps else ""
         if self._bar is not None:
             self._bar.show(done, f"loss {record.loss:.4f}  {speed}{remaining}")
         elif self._is_due(done):
@@ -66,66 +68,69 @@ class Terminal:
             )
 
     def _is_due(self, done: int) -> bool:
-        waited = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
-        return self._lines < _FIRST_LINES or waited or done == self._steps
+        has_waited = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES
+        return self._lines < _FIRST_LINES or has_waited or done == self._steps
 
 
 class _Bar:
-    """`training ━━━━━━╺━━━━━ 120/400  loss 2.3145  512 samples/s  1 min 05 s left`, in 80 columns."""
+    """A progress bar: `training ━━━━━━╺━━━━━ 120/400  loss 2.3145  512 samples/s  1 min 05 s left`."""
 
     def __init__(self, steps: int, console: Console) -> None:
         self._progress = Progress(
             TextColumn("training", style="bold"),
             BarColumn(bar_width=None, table_column=Column(ratio=1)),
             TextColumn("{task.completed}/{task.total}", style="cyan"),
-            _Facts(),
+            _TextField(),
             console=console,
             expand=True,
             transient=False,
         )
-        self._task = self._progress.add_task("", total=steps, facts="")
+        self._task = self._progress.add_task("", total=steps, text="")
         self._progress.start()
 
-    def show(self, done: int, facts: str) -> None:
-        self._progress.update(self._task, completed=done, facts=facts)
+    def show(self, done: int, text: str) -> None:
+        self._progress.update(self._task, completed=done, text=text)
 
     def stop(self) -> None:
         self._progress.stop()
 
 
-class _Facts(ProgressColumn):
+class _TextField(ProgressColumn):
+    """The task's field `text`, which unlike a TextColumn is not parsed as markup."""
+
     def render(self, task: Task) -> Text:
-        return Text(task.fields["facts"], no_wrap=True)
+        return Text(task.fields["text"], no_wrap=True)
 
 
 class _Speed:
-    """Samples per second over the latest steps, so that a slow start is soon forgotten."""
+    """Samples per second, averaged over the latest steps so that a slow start does not count for long."""
 
     def __init__(self) -> None:
         self._recent: list[tuple[float, float]] = []
-        self._before: float | None = None
+        """Samples and seconds of each of the latest steps."""
+        self._samples_before: float | None = None
 
     def add(self, step: int, samples: int, seconds: float) -> None:
-        """`samples`: since the start, which may lie in a life before this one."""
-        if self._before is None:
-            self._before = samples * step / (step + 1)
-        self._recent = [*self._recent[-_RECENT + 1 :], (samples - self._before, seconds)]
-        self._before = samples
+        """`samples`: samples since the start of the run, including those before this process resumed it."""
+        if self._samples_before is None:
+            self._samples_before = samples * step / (step + 1)
+        self._recent = [*self._recent[-_SPEED_WINDOW + 1 :], (samples - self._samples_before, seconds)]
+        self._samples_before = samples
 
     @property
     def samples_per_second(self) -> float:
-        seconds = sum(step[1] for step in self._recent)
-        return sum(step[0] for step in self._recent) / seconds if seconds else 0.0
+        total_seconds = sum(seconds for _, seconds in self._recent)
+        return sum(samples for samples, _ in self._recent) / total_seconds if total_seconds else 0.0
 
-    def time_for(self, samples: float) -> float:
+    def seconds_for(self, samples: float) -> float:
         return samples / self.samples_per_second if self.samples_per_second else 0.0
 
 
-def _evaluation(record: EvaluationRecord) -> str:
+def _evaluation_text(record: EvaluationRecord) -> str:
     metrics = "".join(f"  {escape(name)} {value:.4f}" for name, value in record.metrics.items())
     return f"evaluation: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
 
 
-def _start(record: StartRecord) -> str:
+def _start_text(record: StartRecord) -> str:
     ranks = f"{record.ranks} {record.device} rank" + ("s" if record.ranks > 1 else "")
     return f"[bold]{escape(record.plan)}[/bold]  {ranks}, {record.parameters:,} parameters, {record.steps:,} steps"

@@ -1,4 +1,4 @@
-"""A sink takes records. Each rank writes its own file; nothing is collected at rank 0."""
+"""Sinks, which receive the records of a run. Each rank writes its own file; nothing is gathered on rank 0."""
 
 from pathlib import Path
 from typing import Protocol
@@ -8,13 +8,15 @@ from onecurve.describe.record import Record
 
 
 class Sink(Protocol):
+    """Anything that receives records."""
+
     def write(self, record: Record) -> None: ...
 
     def close(self) -> None: ...
 
 
 class JsonLines:
-    """One line of JSON per record, on disk as soon as it is written; what is there stays."""
+    """Appends one line of JSON per record to a file, and flushes it after every record."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,19 +1,20 @@
-"""How a run ended, in words."""
+"""The last lines of `onecurve run` and `onecurve export`."""
 
 from onecurve.describe.summary import ExportSummary, RunSummary
 from onecurve.describe.units import bytes_text, seconds_text
 
 
 def summary_lines(summary: RunSummary) -> list[str]:
-    word = "done" if summary.steps == summary.steps_planned else "stopped"
+    """How a run ended."""
+    status = "done" if summary.steps == summary.steps_planned else "stopped"
     lines = [
-        f"{word}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)}, "
-        f"{summary.samples_per_second:,.0f} samples/s, last loss {summary.loss:.4f}"
+        f"{status}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)}, "
+        f"{summary.samples_per_second:,.0f} samples/s, final loss {summary.loss:.4f}"
     ]
     if summary.predicted_step_seconds is not None:
         lines.append(
-            f"a step took {seconds_text(summary.step_seconds)}, {seconds_text(summary.predicted_step_seconds)} were "
-            "predicted"
+            f"time per step: {seconds_text(summary.step_seconds)} measured, "
+            f"{seconds_text(summary.predicted_step_seconds)} predicted"
         )
     if summary.evaluation is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in summary.evaluation.metrics.items())
@@ -24,8 +25,9 @@ def summary_lines(summary: RunSummary) -> list[str]:
 
 
 def export_lines(summary: ExportSummary) -> list[str]:
-    what = f"{summary.tensors:,} tensors, {bytes_text(summary.bytes)}"
-    lines = [f"{summary.path}: {what}, of step {summary.step} ({summary.source})"]
+    """What an export wrote, and how the evaluation loss changed."""
+    size = f"{summary.tensors:,} tensors, {bytes_text(summary.bytes)}"
+    lines = [f"{summary.path}: {size}, from step {summary.step} ({summary.source})"]
     if summary.loss is not None and summary.exported_loss is not None:
         change = summary.exported_loss - summary.loss
         lines.append(f"evaluation: loss {summary.exported_loss:.6f}, was {summary.loss:.6f} ({change:+.6f})")

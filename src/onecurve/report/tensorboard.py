@@ -1,4 +1,4 @@
-"""Records as TensorBoard events (extra `tensorboard`): `tensorboard --logdir runs`."""
+"""Writes records as TensorBoard events (extra `tensorboard`); view them with `tensorboard --logdir runs`."""
 
 import time
 from pathlib import Path
@@ -8,7 +8,7 @@ from onecurve.describe.record import EvaluationRecord, Record, StepRecord
 
 
 class TensorBoard:
-    """A sink; rank 0's suffices, since losses are the same on all."""
+    """A sink for rank 0 alone, because losses are equal on all ranks."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -16,7 +16,9 @@ class TensorBoard:
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
-            raise OnecurveError("--tensorboard: the package is missing; pip install 'onecurve[tensorboard]'") from None
+            raise OnecurveError(
+                "--tensorboard: the package 'tensorboard' is not installed; run pip install 'onecurve[tensorboard]'"
+            ) from None
         self._event, self._summary = Event, Summary
         self._writer = EventFileWriter(str(folder))
 
@@ -31,7 +33,7 @@ class TensorBoard:
     def close(self) -> None:
         self._writer.close()
 
-    def _add(self, part: str, step: int, values: dict[str, float]) -> None:
-        scalars = [self._summary.Value(tag=f"{part}/{name}", simple_value=value) for name, value in values.items()]
+    def _add(self, group: str, step: int, values: dict[str, float]) -> None:
+        scalars = [self._summary.Value(tag=f"{group}/{name}", simple_value=value) for name, value in values.items()]
         event = self._event(wall_time=time.time(), step=step + 1, summary=self._summary(value=scalars))
         self._writer.add_event(event)

@@ -1,16 +1,20 @@
-"""A job put together on this rank: blueprint → part, part → trainer."""
+"""Builds this rank's part of the model and its trainer, and refuses a loss that cannot be split."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from onecurve.apply.manual_backward import ManualBackwardPart
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.replicate import UnusedParameterTrial
 from onecurve.apply.single_stage import SingleStagePart
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.seed import mix
 from onecurve.device.device import Device
 from onecurve.device.precision import master_dtype
@@ -19,74 +23,106 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of, refuse_non_mean_scalar
 from onecurve.job.optimizer import Optimizer
-from onecurve.model.deferred import DeferredModel, defer_init
-from onecurve.planner.pipeline_stages import dataflow_of, refuse_other_blocks
-from onecurve.planner.traced_model import TracedModel, blocks_of
+from onecurve.measure.blocks import find_blocks
+from onecurve.model.deferred import DeferredModel
+from onecurve.train.manual_trainer import ManualTrainer
+from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from onecurve.apply.pipeline import PipelinePart
 
-_TRIAL_SAMPLES = 12
+_LOSS_TEST_SAMPLES = 12
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """What of a job is on the device of a rank."""
+    """What one rank holds and runs, with onecurve calling backward."""
 
     part: "SingleStagePart | PipelinePart"
     trainer: Trainer
 
 
-def refuse_unmatched_groups(job: Job, deferred: DeferredModel) -> None:
-    """Patterns of the optimizers' groups are held against the whole model: a rank may hold less."""
-    names = [name for name, parameter in deferred.module.named_parameters() if parameter.requires_grad]
-    for child, each in job.optimizers.items():
-        if isinstance(each, Optimizer):
-            each.refuse_unmatched([name for name in names if not child or name.startswith(child + ".")])
+@dataclass(frozen=True)
+class ManualAssembly:
+    """What one rank holds if the user calls backward."""
 
-
-def aliases(model: nn.Module) -> dict[str, str]:
-    """Every name of a parameter or buffer → the one that stands for all of a tie."""
-    every = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(tensor), name) for name, tensor in every}
+    part: ManualBackwardPart
+    trainer: ManualTrainer
 
 
 def assemble(
-    job: Job, plan: Plan, mesh: ProcessMesh, device: Device, data: TrainingData, deferred: DeferredModel | None = None
+    job: Job,
+    resolved: ResolvedPlan,
+    mesh: ProcessMesh,
+    device: Device,
+    data: TrainingData,
+    deferred: DeferredModel,
+    flags: StepFlags | None = None,
 ) -> Assembly:
-    """Build this rank's part and trainer, and refuse a loss that cannot be split."""
-    deferred = deferred or defer_init(job.model, job.seed)
+    """Build the part and the trainer. Consumes the deferred model."""
+    plan = resolved.plan
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, master_dtype(plan.precision))
-    part = _part(job, plan, mesh, device, data, deferred)
-    trainer = Trainer(job, part, data.steps, mesh.data_rank, plan)
-    size = min(job.global_batch, _TRIAL_SAMPLES)
+    part = _part(job, resolved, mesh, device, data, deferred)
+    trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
 
     def read(begin: int, end: int) -> MicroBatch:
         return part.place(data.micro(begin, end))
 
-    first = read(0, size)
-    refuse_non_mean_scalar(job.loss, part.infer, read, first, trainer.try_measures(first))
+    first = read(0, min(job.global_batch, _LOSS_TEST_SAMPLES))
+    refuse_non_mean_scalar(job.loss, part.infer, read, first, trainer.try_metrics(first))
     return Assembly(part, trainer)
 
 
+def assemble_manual(
+    job: Job,
+    plan: Plan,
+    mesh: ProcessMesh,
+    device: Device,
+    data: TrainingData,
+    deferred: DeferredModel,
+    flags: StepFlags,
+) -> ManualAssembly:
+    """Build the part and the trainer for a loop that calls backward itself. Consumes the deferred model."""
+    children = {name: find_blocks(_child(deferred.module, name)) for name in job.optimizers}
+    part = ManualBackwardPart(deferred, plan, mesh, device, children, job.batch_norm)
+    return ManualAssembly(part, ManualTrainer(job, part, data.steps, plan, flags))
+
+
+def refuse_unmatched_groups(job: Job, deferred: DeferredModel) -> None:
+    """Check the optimizers' name patterns against the full model, because a rank may hold only a part of it."""
+    names = [name for name, parameter in deferred.module.named_parameters() if parameter.requires_grad]
+    for child, optimizer in job.optimizers.items():
+        if isinstance(optimizer, Optimizer):
+            optimizer.refuse_unmatched([name for name in names if not child or name.startswith(child + ".")])
+
+
+def first_names(model: nn.Module) -> Mapping[str, str]:
+    """Return every name of a parameter or buffer → the first name of the same tensor, which stands for all ties."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
+
+
 def _part(
-    job: Job, plan: Plan, mesh: ProcessMesh, device: Device, data: TrainingData, deferred: DeferredModel
+    job: Job,
+    resolved: ResolvedPlan,
+    mesh: ProcessMesh,
+    device: Device,
+    data: TrainingData,
+    deferred: DeferredModel,
 ) -> "SingleStagePart | PipelinePart":
-    if plan.mesh.pipeline > 1:
+    if resolved.dataflow is not None:
         from onecurve.apply.pipeline import PipelinePart  # torch's pipelining takes a second to import
 
-        dataflow = dataflow_of(TracedModel(job, data))
-        refuse_other_blocks(plan, dataflow)
-        return PipelinePart(deferred, plan, mesh, device, dataflow, defer_init(job.model, job.seed), job.batch_norm)
-    wraps = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
-    blocks = blocks_of(defer_init(job.model, job.seed), data.micro(0, 2)) if wraps else []
-    return SingleStagePart(deferred, plan, mesh, device, blocks, job.batch_norm, _trial(job, data, device))
+        traceable = deferred.trace_copy()
+        return PipelinePart(deferred, resolved.plan, mesh, device, resolved.dataflow, traceable, job.batch_norm)
+    trial = _unused_parameter_trial(job, data, device)
+    return SingleStagePart(deferred, resolved.plan, mesh, device, list(resolved.blocks), job.batch_norm, trial)
 
 
-def _trial(job: Job, data: TrainingData, device: Device) -> UnusedParameterTrial:
+def _unused_parameter_trial(job: Job, data: TrainingData, device: Device) -> UnusedParameterTrial:
     def trial(module: nn.Module, dtype: torch.dtype, number: int) -> Tensor:
         micro = data.micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
         with preserve_rng_state():
@@ -94,3 +130,11 @@ def _trial(job: Job, data: TrainingData, device: Device) -> UnusedParameterTrial
             return objective_of(job.loss)(micro.forward(module), micro).sum
 
     return trial
+
+
+def _child(module: nn.Module, name: str) -> nn.Module:
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
+        children = ", ".join(child for child, _ in module.named_children()) or "none"
+        raise OnecurveError(f"optimizer: the model has no child {name!r} (it has: {children})") from None

@@ -1,4 +1,4 @@
-"""A run's checkpoints: where they are, which one to go on from, when the next is due."""
+"""A run's checkpoints: which one to resume from, when the next is due, and saving it."""
 
 import json
 import time
@@ -6,137 +6,140 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onecurve.checkpoint.fsspec_store import FsspecStore
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.local_store import LocalStore
-from onecurve.checkpoint.manifest import Root, Standing
+from onecurve.checkpoint.location import local_folder, open_store
+from onecurve.checkpoint.manifest import SavePoint
 from onecurve.checkpoint.read_plan import States
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import SaveEvent, Saver
 from onecurve.checkpoint.snapshot import OptimizerState
-from onecurve.checkpoint.store import Store, empty
+from onecurve.checkpoint.store import empty
+from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan
+from onecurve.describe.plan import Plan, Precision
 from onecurve.device.collectives import broadcast_first_text, new_host_group
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.device.world import World
 from onecurve.job.save import Save
-from onecurve.runs.folder import CHECKPOINTS, RunLock
+from onecurve.runs.folder import CHECKPOINTS
+from onecurve.runs.lock import RunLock
 from onecurve.runtime.fingerprint import refuse_changed
+from onecurve.train.state import TrainState
+
+ListTensors = Callable[[], Sequence[LocalTensor]]
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a run goes on from."""
+    """What a run continues from."""
 
-    root: Root
-    states: States
+    state: TrainState
+    optimizer_states: States
+    precision: Precision
+    """Precision of the plan that saved it."""
     text: str
-
-    @property
-    def standing(self) -> Standing:
-        return self.root.standing
+    """For a person."""
 
 
-def store_at(where: str) -> Store:
-    where = where.removeprefix("file://")
-    return FsspecStore(where) if "://" in where else LocalStore(Path(where))
-
-
-def claim_for(out: Path, save: Save | None) -> RunLock:
-    """On the folders of this host that a run writes into; who shares a place elsewhere is not seen."""
-    to = save.to if save is not None else None
-    return RunLock(out, *([Path(to.removeprefix("file://"))] if to is not None and "://" not in to else []))
+def lock_run(out: Path, save: Save | None) -> RunLock:
+    """Lock the folders of this host that a run writes into."""
+    folder = local_folder(save.to) if save is not None and save.to is not None else None
+    return RunLock(out, *([folder] if folder is not None else []))
 
 
 class Checkpoints:
-    """Every rank has one; all ranks call its methods together."""
+    """Every rank has one, and all ranks call its methods together."""
 
-    def __init__(self, save: Save, out: Path, world: World, device: Device, plan: Plan, job: Mapping[str, str]) -> None:
-        self._save, self._world, self._plan, self._job = save, world, plan, dict(job)
-        self._store = store_at(save.to or str(out / CHECKPOINTS))
+    def __init__(
+        self, save: Save, out: Path, world: World, device: Device, plan: Plan, fingerprint: Mapping[str, str]
+    ) -> None:
+        self._save, self._world, self._plan, self._fingerprint = save, world, plan, dict(fingerprint)
+        self._store = open_store(save.to or str(out / CHECKPOINTS))
         self._group = new_host_group()
         retention = Retention(save.last, save.keep_every, save.best)
-        self._saver = Saver(self._store, self._group, device, plan, self._job, retention)
-        self._last = time.monotonic()
-        self._told: list[SaveEvent] = []
+        self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention)
+        self._last_save = time.monotonic()
+        self._events: list[SaveEvent] = []
         self.begun_step = -1
-        """Of the newest save, which may be under way."""
+        """Steps done at the newest save, which may still be running."""
 
-    def begin_anew(self) -> None:
-        """Remove what is there."""
+    def remove_all(self) -> None:
+        """Remove all checkpoints of an earlier run."""
         if self._world.rank == 0:
             try:
                 empty(self._store)
             except OSError as error:
                 raise OnecurveError(
-                    f"{self._store.where}: cannot be emptied ({error.strerror or error}); give another place"
+                    f"{self._store.where}: cannot be emptied ({error.strerror or error}); give another location"
                 ) from None
 
-    def resume(self, local_tensors: Callable[[], Sequence[LocalTensor]]) -> Resumed | None:
-        """Fill the pieces from the newest that all ranks can read and verify."""
+    def resume(self, local_tensors: ListTensors) -> Resumed | None:
+        """Fill the tensors from the newest checkpoint that all ranks can read and verify; None if there is none."""
         names = json.loads(
             broadcast_first_text(self._group, json.dumps(self._names()) if self._world.rank == 0 else "")
         )
-        failures: list[str] = []
+        skipped: list[str] = []
         for name in reversed(names):
-            trouble = damage = ""
-            found = None
+            unreadable = damage = ""
+            resumed = None
             try:
-                found = self._read(name, local_tensors())
+                resumed = self._read(name, local_tensors())
             except CorruptedError as error:
                 damage = str(error)
             except OSError as error:
-                trouble = f"{error.filename or name}: {error.strerror or error}"
-            trouble = broadcast_first_text(self._group, trouble)
-            if trouble:  # not to be passed over: what lies past the next save is removed
-                raise OnecurveError(f"{self._store.where}: cannot be read now ({trouble}); start again when it can")
+                unreadable = f"{error.filename or name}: {error.strerror or error}"
+            unreadable = broadcast_first_text(self._group, unreadable)
+            if unreadable:  # it may be readable later, but a save from an earlier one would remove it
+                raise OnecurveError(
+                    f"{self._store.where}: cannot be read at the moment ({unreadable}); start again when it can"
+                )
             damage = broadcast_first_text(self._group, damage)
-            if not damage and found is not None:
-                self._saver.damaged = names[names.index(name) + 1 :]
-                self._told += [SaveEvent("warning", each) for each in failures]
-                self.begun_step = self._saver.saved_step = found.standing.step
-                return found
-            failures.append(f"checkpoint passed over: {damage}")
+            if not damage and resumed is not None:
+                self._events += [SaveEvent("warning", text) for text in skipped]
+                self.begun_step = resumed.state.step
+                self._saver.resume_after(resumed.state.step, names[names.index(name) + 1 :])
+                return resumed
+            skipped.append(f"checkpoint skipped: {damage}")
         if names:
             raise OnecurveError(
-                f"{self._store.where}: none of its {len(names)} checkpoints can be read ({failures[0]}); bring one "
-                "back, or add --fresh to train anew"
+                f"{self._store.where}: none of its {len(names)} checkpoints can be read ({skipped[0]}); restore one, "
+                "or add --fresh to start over"
             )
         return None
 
     def _read(self, name: str, local_tensors: Sequence[LocalTensor]) -> Resumed:
         checkpoint = Checkpoint(self._store, name)
-        refuse_changed(checkpoint.root.job, self._job, checkpoint.where)
-        states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
-        text = f"from step {checkpoint.root.standing.step}, {checkpoint.where}"
-        return Resumed(checkpoint.root, states, text)
+        refuse_changed(checkpoint.root.job, self._fingerprint, checkpoint.where)
+        optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
+        state = from_plain(TrainState, checkpoint.root.point.train_state, checkpoint.where)
+        text = f"from step {state.step}, {checkpoint.where}"
+        return Resumed(state, optimizer_states, checkpoint.root.plan.precision, text)
 
     def due(self, step: int) -> bool:
-        """By the count of steps, so that all ranks know; see `overdue` for minutes."""
+        """True if a save is due by the number of steps, which all ranks know. See `overdue` for minutes."""
         return any(every is not None and step % every == 0 for every in (self._save.every, self._save.keep_every))
 
     def overdue(self) -> bool:
-        """By the clock of the first rank, which tells the others with the next step."""
-        waited = time.monotonic() - self._last
+        """True if a save is due by the clock of the first rank, which tells the others with the next step."""
+        waited = time.monotonic() - self._last_save
         return self._world.rank == 0 and self._save.every is None and waited > self._save.minutes * 60
 
-    def save(
-        self, local_tensors: Callable[[], Sequence[LocalTensor]], kept: OptimizerState, standing: Standing
-    ) -> None:
-        """Once per step, and once more where that failed."""
-        if standing.step == self.begun_step:
+    def save(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
+        """Save in the background. A step is saved once, and once more if that failed."""
+        if state.step == self.begun_step:
             self._saver.wait()
-            if self._saver.saved_step == standing.step:
+            if self._saver.saved_step == state.step:
                 return
-        self._last, self.begun_step = time.monotonic(), standing.step
-        self._saver.save(local_tensors(), kept, standing)
+        self._last_save, self.begun_step = time.monotonic(), state.step
+        best_step = state.best.step + 1 if state.best is not None else None
+        self._saver.save(local_tensors(), optimizer_state, SavePoint(state.step, to_plain(state), best_step))
 
     def take_events(self) -> list[SaveEvent]:
-        told, self._told = [*self._told, *self._saver.take_events()], []
-        return told
+        """Return how saves ended since the last call."""
+        events, self._events = [*self._events, *self._saver.take_events()], []
+        return events
 
     def wait(self) -> None:
         self._saver.wait()

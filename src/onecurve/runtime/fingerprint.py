@@ -1,4 +1,4 @@
-"""What makes a job the same job: the fields that its curve depends on, as texts that can be compared and shown."""
+"""The fingerprint of a job: the fields that its loss curve depends on, as texts that can be compared and shown."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,8 +15,10 @@ from onecurve.job.schedule import Schedule
 
 
 def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str]:
-    """Of functions there is but the name: what they do is the user's to keep."""
-    optimizers = [f"{name}: {_optimizer(each)}" if name else _optimizer(each) for name, each in job.optimizers.items()]
+    """Return the fingerprint, field by field. Of functions only the name is known, not what they compute."""
+    optimizers = [
+        f"{name}: {_optimizer(factory)}" if name else _optimizer(factory) for name, factory in job.optimizers.items()
+    ]
     return {
         "model": _model(model),
         "loss": _name(job.loss),
@@ -31,13 +33,14 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
     }
 
 
-def refuse_changed(then: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    changed = [name for name in now if then.get(name) != now[name]]
+def refuse_changed(saved: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
+    """Refuse to continue a checkpoint that another job saved; name the fields that differ."""
+    changed = [name for name in now if saved.get(name) != now[name]]
     if changed:
-        told = "; ".join(f"{name} was {then.get(name, 'not known')}, is {now[name]}" for name in changed)
+        details = "; ".join(f"{name} was {saved.get(name, 'not known')}, is {now[name]}" for name in changed)
         raise OnecurveError(
-            f"{where}: it was saved by a job that differs in {', '.join(changed)} ({told}); put that back, give "
-            "another --out, or add --fresh to train anew and lose what is there"
+            f"{where}: it was saved by a job that differs in {', '.join(changed)} ({details}); restore the old values, "
+            "give another --out, or add --fresh to start over and remove what is there"
         )
 
 

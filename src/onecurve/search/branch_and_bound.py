@@ -1,9 +1,9 @@
-"""The best plans of a space, found without looking at all of it.
+"""Branch and bound: the best plans of a space, found without evaluating all of them.
 
-Cores are looked at in the order of a bound: what no plan of theirs can be faster than. All terms of a step's time are
-sums of things that take time, so what computing takes by itself bounds the step from below; and a rank holds at least
-its shard of the state and what full recomputation keeps. A core, or a way, whose bounds are no better than what has
-been found is left out: it cannot hold a better plan. Tested against looking at every plan.
+Compute choices are visited in the order of a lower bound of their step time. No term of a step's time is negative, so
+the compute time alone is such a bound. A lower bound of the memory is the fully sharded state plus the activations
+that full recomputation saves. A compute choice or schedule choice is skipped if its bounds are no better than what has
+been found. Tests compare the result with an evaluation of every plan.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,27 +12,29 @@ from dataclasses import dataclass, field, replace
 from onecurve.describe.plan import Plan
 from onecurve.search.space import Space
 
-_OPEN = ("replicate", "update", "shard", "data")
-"""Terms that depend on what is sharded, or grow less when others grow."""
+_TERMS_CHANGED_BY_SHARDING = ("replicate", "update", "shard", "data")
+"""Time terms left out of a schedule choice's lower bound: sharding changes them, or they shrink when others grow."""
 Family = frozenset[str]
-"""The axes that a plan splits along."""
-_WHOLE = (frozenset[str](),)
-_DATA = (frozenset({"replicate"}), frozenset({"shard"}), frozenset({"replicate", "shard"}))
-_CLOSE = 1.02
+"""The set of mesh axes that a plan uses."""
+_NO_DATA_AXES = (frozenset[str](),)
+_DATA_AXES = (frozenset({"replicate"}), frozenset({"shard"}), frozenset({"replicate", "shard"}))
+_FAMILY_TOLERANCE = 1.02
+"""A plan replaces the best of its family only if it is better by more than this factor."""
 TOO_SLOW = 4.0
-"""Times as slow as the best: that nobody takes for less memory or money."""
+"""Plans slower than the best one by more than this factor are not offered, whatever memory or money they save."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan and what it takes."""
+    """A plan with its predicted step time, memory and number of paid devices."""
 
     plan: Plan
     step: float
+    """Seconds of a step."""
     memory_bytes: float
     available_bytes: float
     devices_paid: int
-    """Devices, or hosts."""
+    """Number of accelerators, or of CPU hosts."""
 
     @property
     def fits(self) -> bool:
@@ -40,140 +42,171 @@ class Candidate:
 
     @property
     def work(self) -> float:
-        """What is paid for: devices, or hosts, times seconds."""
+        """Paid device-seconds (CPU: host-seconds) per step."""
         return self.step * self.devices_paid
 
-    def beats(self, step: float, used: float, work: float, by: float = 1.0) -> bool:
-        return self.step <= step * by and self.memory_bytes <= used * by and self.work <= work * by
+    def beats(self, step: float, memory_bytes: float, work: float, tolerance: float = 1.0) -> bool:
+        """Return True if this plan is no worse in time, memory and work, up to the factor `tolerance`."""
+        return (
+            self.step <= step * tolerance
+            and self.memory_bytes <= memory_bytes * tolerance
+            and self.work <= work * tolerance
+        )
 
 
 @dataclass
 class SearchResult:
+    """What the search found."""
+
     best: Candidate | None = None
+    """The fastest plan that fits, or None if no plan fits."""
     families: dict[Family, Candidate] = field(default_factory=dict)
-    """The best of each, or one that is close to it; where none fits, the one that takes least memory."""
+    """The best plan of each family, or one within 2 % of it. If none fits, the one that needs the least memory."""
     frontier: list[Candidate] = field(default_factory=list)
-    """Plans that fit, fastest first: each takes less memory, or fewer device-seconds, than all that are faster."""
-    looked_at: int = 0
+    """Plans that fit, fastest first. Each needs less memory or fewer device-seconds than all faster ones."""
+    plans_evaluated: int = 0
 
 
 def family(plan: Plan) -> Family:
+    """Return the set of axes whose degree is above 1."""
     return frozenset(axis for axis, degree in plan.mesh.degrees.items() if degree > 1)
 
 
 class BranchAndBound:
-    """`near`: plans that differ by less than this part count as alike on the frontier; the best is exact."""
+    """One search. Plans that differ by less than the fraction `near` are equal on the frontier; the best is exact."""
 
     def __init__(self, space: Space, near: float = 0.2) -> None:
-        self._space, self._estimator, self._near = space, space.estimator, 1 + near
+        self._space, self._estimator, self._tolerance = space, space.estimator, 1 + near
         self.result = SearchResult()
 
     def run(self) -> SearchResult:
-        cores = sorted(
-            (self._estimator.computing(core), number, core) for number, core in enumerate(self._space.cores())
+        """Search the space."""
+        compute_choices = sorted(
+            (self._estimator.compute_lower_bound(choice), number, choice)
+            for number, choice in enumerate(self._space.compute_choices())
         )
-        for bound, _, core in cores:
-            if self._may_matter(core, bound, self._least_of_ways):
-                for way in self._space.ways(core):
-                    least = self._least_of_way(way)
-                    if self._may_matter(way, least, self._least_memory):
-                        self._look_at(self._space.shardings(way), least)
-        found = self.result
-        if found.best is not None:
-            # One that is a little too slow may stand for one that is just not.
-            slowest = TOO_SLOW * found.best.step * self._near
-            choices = [found.best, *(each for each in found.frontier if each.step <= slowest)]
-            found.frontier = frontier(choices, self._near)
-        return found
+        for compute_bound, _, compute_choice in compute_choices:
+            if self._may_matter(compute_choice, compute_bound, self._memory_bounds_of_compute_choice):
+                for choice in self._space.schedule_choices(compute_choice):
+                    bound = self._time_bound(choice)
+                    if self._may_matter(choice, bound, self._memory_bounds):
+                        self._evaluate(self._space.shardings(choice), bound)
+        result = self.result
+        if result.best is not None:
+            # The factor: a plan slightly above the limit may stand for an equal one slightly below it.
+            slowest = TOO_SLOW * result.best.step * self._tolerance
+            candidates = [result.best, *(candidate for candidate in result.frontier if candidate.step <= slowest)]
+            result.frontier = frontier(candidates, self._tolerance)
+        return result
 
-    def _look_at(self, plans: Iterable[Plan], least: float) -> None:
-        """`least`: seconds that none of them undercuts."""
+    def _evaluate(self, plans: Iterable[Plan], bound: float) -> None:
+        """Evaluate those plans that may be better. `bound` is a lower bound of their step time in seconds."""
         for plan in plans:
-            used, available = sum(self._estimator.memory(plan).values()), self._estimator.available(plan)
-            before = self.result.families.get(family(plan))
-            if _may_be_better(before, least, used, available) or self._may_be_chosen(plan, least, used, available):
+            memory_bytes, available = sum(self._estimator.memory(plan).values()), self._estimator.available(plan)
+            rival = self.result.families.get(family(plan))
+            if _may_be_better(rival, bound, memory_bytes, available) or self._may_be_chosen(
+                plan, bound, memory_bytes, available
+            ):
                 step = sum(self._estimator.seconds(plan).values())
-                self._note(Candidate(plan, step, used, available, self._estimator.taken(plan.mesh.size)))
-                self.result.looked_at += 1
+                devices_paid = self._estimator.devices_paid(plan.mesh.size)
+                self._record(Candidate(plan, step, memory_bytes, available, devices_paid))
+                self.result.plans_evaluated += 1
 
-    def _note(self, found: Candidate) -> None:
-        result, kind = self.result, family(found.plan)
-        before = result.families.get(kind)
-        if before is None or _rank(found) < _rank(before):
-            result.families[kind] = found
-        if not found.fits:
+    def _record(self, candidate: Candidate) -> None:
+        result, axes = self.result, family(candidate.plan)
+        rival = result.families.get(axes)
+        if rival is None or _sort_key(candidate) < _sort_key(rival):
+            result.families[axes] = candidate
+        if not candidate.fits:
             return
-        if result.best is None or _rank(found) < _rank(result.best):
-            result.best = found
-        if not any(each.beats(found.step, found.memory_bytes, found.work, self._near) for each in result.frontier):
-            result.frontier.append(found)
+        if result.best is None or _sort_key(candidate) < _sort_key(result.best):
+            result.best = candidate
+        if not self._is_beaten(candidate.step, candidate.memory_bytes, candidate.work):
+            result.frontier.append(candidate)
 
-    def _may_matter(self, way: Plan, step: float, memory: Callable[[Plan], tuple[float, float]]) -> bool:
-        """Whether a sharding of this way, which takes so long at least, could be the best of its family, or on the
-        frontier. `memory`: what it takes at least, whole and sharded; asked for where time alone does not tell."""
-        best, model = self.result.best, family(way) - {"replicate"}
-        rivals = {axes: self.result.families.get(model | axes) for axes in (_DATA if way.mesh.data > 1 else _WHOLE)}
-        worth = best is None or step <= TOO_SLOW * best.step
-        if not worth and not any(_may_be_better(each, step, 0.0, 0.0) for each in rivals.values()):
+    def _is_beaten(self, step: float, memory_bytes: float, work: float) -> bool:
+        return any(other.beats(step, memory_bytes, work, self._tolerance) for other in self.result.frontier)
+
+    def _may_matter(self, choice: Plan, bound: float, memory_bounds: Callable[[Plan], tuple[float, float]]) -> bool:
+        """Return True if a sharding of this choice could be the best of its family, or be on the frontier.
+
+        `bound` is a lower bound of the step time. `memory_bounds` returns lower bounds of the memory without and with
+        sharding; it is called only if the time does not decide.
+        """
+        best, model_axes = self.result.best, family(choice) - {"replicate"}
+        data_axes = _DATA_AXES if choice.mesh.data > 1 else _NO_DATA_AXES
+        rivals = {axes: self.result.families.get(model_axes | axes) for axes in data_axes}
+        fast_enough = best is None or bound <= TOO_SLOW * best.step
+        if not fast_enough and not any(_may_be_better(rival, bound, 0.0, 0.0) for rival in rivals.values()):
             return False
-        whole, sharded = memory(way)
-        available = self._estimator.available(way)
+        replicated, sharded = memory_bounds(choice)
+        available = self._estimator.available(choice)
         return any(
-            _may_be_better(each, step, sharded if "shard" in axes else whole, available)
-            for axes, each in rivals.items()
-        ) or self._may_be_chosen(way, step, min(whole, sharded), available)
+            _may_be_better(rival, bound, sharded if "shard" in axes else replicated, available)
+            for axes, rival in rivals.items()
+        ) or self._may_be_chosen(choice, bound, min(replicated, sharded), available)
 
-    def _may_be_chosen(self, plan: Plan, step: float, used: float, available: float) -> bool:
-        """Whether a plan that takes so much at least could be the best, or on the frontier."""
+    def _may_be_chosen(self, plan: Plan, step: float, memory_bytes: float, available: float) -> bool:
+        """Return True if a plan with these lower bounds could be the best, or be on the frontier."""
         best = self.result.best
-        if used > available or (best is not None and step > TOO_SLOW * best.step):
+        if memory_bytes > available or (best is not None and step > TOO_SLOW * best.step):
             return False
         if best is None or step < best.step:
             return True
-        work, near = step * self._estimator.taken(plan.mesh.size), self._near
-        return not any(each.beats(step, used, work, near) for each in self.result.frontier)
+        return not self._is_beaten(step, memory_bytes, step * self._estimator.devices_paid(plan.mesh.size))
 
-    def _least_of_ways(self, core: Plan) -> tuple[float, float]:
-        """Bytes that no plan of this core can undercut. Selective recomputation keeps no less than the full one. Of
-        unlike blocks stages may be made in many ways: nothing is known before they are."""
-        if core.mesh.pipeline > 1 and len(set(self._space.costs.block_chain.kinds)) > 1:
+    def _memory_bounds_of_compute_choice(self, compute_choice: Plan) -> tuple[float, float]:
+        """Return lower bounds in bytes of all plans of a compute choice, without and with sharding.
+
+        Selective recomputation never saves less than full recomputation. A pipeline of different blocks can be divided
+        into stages in many ways, so nothing is known before that is done.
+        """
+        if compute_choice.mesh.pipeline > 1 and len(set(self._space.costs.block_chain.kinds)) > 1:
             return 0.0, 0.0
-        ways = [each for each in self._space.recomputations if each != "selective"]
-        found = [self._least_memory(core.replace_unchecked(recompute=each)) for each in ways]
-        return min(whole for whole, _ in found), min(sharded for _, sharded in found)
+        bounds = [
+            self._memory_bounds(compute_choice.replace_unchecked(recompute=recompute))
+            for recompute in self._space.recomputations
+            if recompute != "selective"
+        ]
+        return min(replicated for replicated, _ in bounds), min(sharded for _, sharded in bounds)
 
-    def _least_of_way(self, way: Plan) -> float:
-        terms = self._estimator.seconds(way)
-        return sum(value for name, value in terms.items() if name not in _OPEN)
+    def _time_bound(self, choice: Plan) -> float:
+        terms = self._estimator.seconds(choice)
+        return sum(value for name, value in terms.items() if name not in _TERMS_CHANGED_BY_SHARDING)
 
-    def _least_memory(self, way: Plan) -> tuple[float, float]:
-        """Bytes that no sharding of this way can undercut: none, and of everything with nothing gathered."""
-        whole = sum(self._estimator.memory(way).values())
-        if way.mesh.data == 1:
-            return whole, whole
-        mesh = replace(way.mesh, replicate=1, shard=way.mesh.data)
-        found = self._estimator.memory(way.replace_unchecked(mesh=mesh, reduce="round"))
-        return whole, sum(found.values()) - found["gathered"]
+    def _memory_bounds(self, choice: Plan) -> tuple[float, float]:
+        """Return lower bounds in bytes for the shardings of a schedule choice.
+
+        The first is without sharding; the second is with everything sharded and nothing gathered.
+        """
+        replicated = sum(self._estimator.memory(choice).values())
+        if choice.mesh.data == 1:
+            return replicated, replicated
+        mesh = replace(choice.mesh, replicate=1, shard=choice.mesh.data)
+        memory = self._estimator.memory(choice.replace_unchecked(mesh=mesh, reduce="round"))
+        return replicated, sum(memory.values()) - memory["gathered"]
 
 
-def _may_be_better(before: Candidate | None, step: float, used: float, available: float) -> bool:
-    """Whether a plan that takes so much at least could be noticeably better than the one before."""
-    if before is None:
+def _may_be_better(rival: Candidate | None, step: float, memory_bytes: float, available: float) -> bool:
+    """Return True if a plan with these lower bounds could be noticeably better than the rival."""
+    if rival is None:
         return True
-    if before.fits:
-        return step * _CLOSE < before.step and used <= available
-    return used <= available or used * _CLOSE < before.memory_bytes
+    if rival.fits:
+        return step * _FAMILY_TOLERANCE < rival.step and memory_bytes <= available
+    return memory_bytes <= available or memory_bytes * _FAMILY_TOLERANCE < rival.memory_bytes
 
 
-def frontier(plans: Iterable[Candidate], near: float) -> list[Candidate]:
-    """Fastest first."""
-    found: list[Candidate] = []
-    for each in sorted(plans, key=lambda each: each.step):
-        if not any(other.beats(each.step, each.memory_bytes, each.work, near) for other in found):
-            found.append(each)
-    return found
+def frontier(candidates: Iterable[Candidate], tolerance: float) -> list[Candidate]:
+    """Return the candidates that no faster one beats, fastest first."""
+    kept: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda candidate: candidate.step):
+        if not any(faster.beats(candidate.step, candidate.memory_bytes, candidate.work, tolerance) for faster in kept):
+            kept.append(candidate)
+    return kept
 
 
-def _rank(found: Candidate) -> tuple[bool, float, float]:
-    """What fits comes first, then what is faster, then what takes less; of what does not fit, what takes less."""
-    return (False, found.step, found.memory_bytes) if found.fits else (True, found.memory_bytes, found.step)
+def _sort_key(candidate: Candidate) -> tuple[bool, float, float]:
+    """Plans that fit come first, ordered by time, then memory; the others are ordered by memory, then time."""
+    if candidate.fits:
+        return False, candidate.step, candidate.memory_bytes
+    return True, candidate.memory_bytes, candidate.step

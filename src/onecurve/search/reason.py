@@ -1,52 +1,55 @@
-"""Why one plan is not as good as another, in one clause."""
+"""Why one plan is worse than another, in one clause."""
 
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.units import bytes_text, seconds_text
 
+_AS_FAST = 0.005
+"""Relative difference of step times below which two plans count as equally fast."""
 _CAUSES = {
-    "forward": "its devices compute more of each sample",
-    "backward": "its devices compute more of each sample",
-    "recompute": "it computes more again",
-    "tensor": "products wait for the sums of other ranks",
-    "host": "the host cannot start its operations fast enough",
+    "forward": "its devices compute more per sample",
+    "backward": "its devices compute more per sample",
+    "recompute": "it recomputes more activations",
+    "tensor": "matrix products wait for collectives between tensor ranks",
+    "host": "the host cannot launch its operations fast enough",
     "shard": "it waits for parameters to be gathered and gradients to be scattered",
     "pipeline": "it sends activations between stages",
     "bubble": "stages wait for each other",
-    "replicate": "it sums gradients over its copies",
+    "replicate": "it reduces gradients over its replicas",
     "update": "every rank updates more parameters",
-    "other": "it takes more rounds",
+    "other": "it has more rounds",
     "data": "its ranks cannot read samples fast enough",
 }
-_HELD = {
+_MEMORY_NAMES = {
     "weights": "weights",
     "gradients": "gradients",
     "optimizer": "optimizer state",
     "gathered": "gathered parameters",
     "activations": "activations",
-    "overhead": "what every rank takes",
+    "overhead": "fixed overhead of every rank",
 }
 
 
 def reason(estimate: Estimate, best: Estimate | None) -> str:
-    """`best` None: nothing fits."""
+    """Return why `estimate` lost against `best`, which is None only if no plan fits."""
     if not estimate.fits:
-        most = max(estimate.memory, key=lambda name: estimate.memory[name])
-        over = bytes_text(estimate.used - estimate.available)
-        return f"does not fit: {bytes_text(estimate.used)} per rank, {over} too much; most of it {_HELD[most]}"
+        largest = max(estimate.memory, key=lambda name: estimate.memory[name])
+        excess = bytes_text(estimate.memory_bytes - estimate.available_bytes)
+        total = bytes_text(estimate.memory_bytes)
+        return f"does not fit: {total} per rank, {excess} too much; most of it {_MEMORY_NAMES[largest]}"
     assert best is not None
     slower = estimate.step / best.step - 1
-    if slower < 0.005:
-        return "as fast" + _beside(estimate, best)
-    more = {name: value - best.seconds.get(name, 0.0) for name, value in estimate.seconds.items()}
-    worst = max(more, key=lambda name: more[name])
-    return f"{_times(slower)} slower: {_CAUSES[worst]} (+{seconds_text(more[worst])})"
+    if slower < _AS_FAST:
+        return "as fast" + _memory_difference(estimate, best)
+    differences = {name: value - best.seconds.get(name, 0.0) for name, value in estimate.seconds.items()}
+    worst = max(differences, key=lambda name: differences[name])
+    return f"{_slowdown_text(slower)} slower: {_CAUSES[worst]} (+{seconds_text(differences[worst])})"
 
 
-def _times(slower: float) -> str:
+def _slowdown_text(slower: float) -> str:
     return f"{slower:.0%}" if slower < 2 else f"{slower + 1:.0f} times"
 
 
-def _beside(estimate: Estimate, best: Estimate) -> str:
-    if estimate.used > best.used * 1.01:
-        return f", but takes {bytes_text(estimate.used - best.used)} more memory"
+def _memory_difference(estimate: Estimate, best: Estimate) -> str:
+    if estimate.memory_bytes > best.memory_bytes * 1.01:
+        return f", but needs {bytes_text(estimate.memory_bytes - best.memory_bytes)} more memory"
     return ""

@@ -1,8 +1,9 @@
-"""Which plans are possible, in three levels: what a round computes, how rounds follow each other, what is sharded.
+"""The possible plans of a job on a cluster, enumerated in three levels.
 
-A *core* says the axes, the micro-batch and the precision; its *ways* add schedule and recomputation; their *shardings*
-say which of the data-parallel ranks hold copies and which hold shards. Left out is what cannot be the best: an option
-that has no effect on a plan, and `gpipe` where 1f1b takes as long and less memory.
+A *compute choice* fixes the degrees of the axes, the micro-batch and the precision. Its *schedule choices* add the
+pipeline schedule and the recomputation. Their *shardings* divide the data-parallel ranks into `replicate` and `shard`.
+All three are plans; each level refines the previous one. Plans that cannot be the best are left out: options without
+effect, and `gpipe` if 1f1b is possible, which takes the same time and less memory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,67 +15,76 @@ from onecurve.describe.arithmetic import divisors
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Recompute, Schedule, Sharding, split_evenly
 from onecurve.predict.estimator import Estimator
-from onecurve.search.shares import by_speed
+from onecurve.search.shares import shares_by_speed
 from onecurve.search.stage_balance import balance
 
 
 class Space:
-    """All plans for a job on a cluster."""
+    """All possible plans for a job on a cluster."""
 
     def __init__(self, estimator: Estimator) -> None:
         self.estimator = estimator
         self.cluster, self.costs = estimator.cluster, estimator.costs
 
     def plans(self) -> Iterator[Plan]:
-        """Every one of them."""
-        for core in self.cores():
-            for way in self.ways(core):
-                yield from self.shardings(way)
+        """Yield every plan of the space."""
+        for compute_choice in self.compute_choices():
+            for schedule_choice in self.schedule_choices(compute_choice):
+                yield from self.shardings(schedule_choice)
 
-    def cores(self) -> Iterator[Plan]:
-        """Data-parallel ranks are all copies here."""
-        for tensor in (1, *self._tensor):
-            for pipeline in self._pipeline:
-                for data in self._data(tensor * pipeline):
+    def compute_choices(self) -> Iterator[Plan]:
+        """Yield the choices of mesh, micro-batch, rounds and precision. All data-parallel ranks are replicas here."""
+        for tensor in (1, *self._tensor_degrees):
+            for pipeline in self._pipeline_degrees:
+                for data in self._data_degrees(tensor * pipeline):
                     if tensor > 1 and data > 1 and self.costs.single_round:
-                        continue  # batch norm of a cut model cannot ask other data ranks
+                        continue  # synchronized batch norm does not work over data ranks in a tensor-parallel model
                     mesh = Mesh(pipeline=pipeline, replicate=data, tensor=tensor)
                     for shares, rounds in self._shares(mesh):
                         for precision, trace in self.costs.traces.items():
                             for sequence in (False, True) if tensor > 1 else (False,):
                                 if tensor == 1 or sequence in trace.tensor2:
-                                    yield Plan(mesh, shares, rounds, precision, sequence=sequence)
+                                    yield Plan(
+                                        mesh=mesh,
+                                        micro_batch=shares,
+                                        rounds=rounds,
+                                        precision=precision,
+                                        sequence=sequence,
+                                    )
 
-    def ways(self, core: Plan) -> Iterator[Plan]:
-        for schedule in self._schedules(core):
+    def schedule_choices(self, compute_choice: Plan) -> Iterator[Plan]:
+        """Yield the choices of pipeline schedule, recomputation and stages for a compute choice."""
+        for schedule in self._schedules(compute_choice):
             for recompute in self.recomputations:
                 if schedule == "zero-bubble" and recompute != "none":
-                    continue  # its halved backward would recompute twice
-                yield self._staged(core.replace_unchecked(schedule=schedule, recompute=recompute))
+                    continue  # both parts of its split backward would recompute the forward
+                yield self._with_stages(compute_choice.replace_unchecked(schedule=schedule, recompute=recompute))
 
-    def shardings(self, way: Plan) -> Iterator[Plan]:
-        data = way.mesh.data
-        yield way
+    def shardings(self, schedule_choice: Plan) -> Iterator[Plan]:
+        """Yield the schedule choice itself, and all ways to shard it over its data-parallel ranks."""
+        data = schedule_choice.mesh.data
+        yield schedule_choice
         if self.costs.needs_full_parameters:
             return
+        zero_bubble = schedule_choice.schedule == "zero-bubble"
         for shard in divisors(data)[1:]:
-            mesh = replace(way.mesh, replicate=data // shard, shard=shard)
-            for sharding in ("zero2",) if way.schedule == "zero-bubble" else get_args(Sharding):
-                sharded = way.replace_unchecked(mesh=mesh, sharding=sharding)
+            mesh = replace(schedule_choice.mesh, replicate=data // shard, shard=shard)
+            for sharding in ("zero2",) if zero_bubble else get_args(Sharding):
+                sharded = schedule_choice.replace_unchecked(mesh=mesh, sharding=sharding)
                 yield sharded
-                if way.rounds > 1 and way.schedule != "zero-bubble":
+                if schedule_choice.rounds > 1 and not zero_bubble:
                     yield sharded.replace_unchecked(reduce="round")
 
     @property
-    def _tensor(self) -> tuple[int, ...]:
-        """Within a host: beyond it every product would wait for the network."""
+    def _tensor_degrees(self) -> tuple[int, ...]:
+        """Tensor-parallel degrees above 1 within one host; between hosts every matmul would wait for the network."""
         if self.costs.needs_full_parameters:
             return ()
         return tuple(degree for degree in self.costs.tensor_degrees if degree <= self.cluster.ranks_per_host)
 
     @cached_property
-    def _pipeline(self) -> list[int]:
-        """Numbers of stages that blocks or devices come apart into evenly, and powers of two."""
+    def _pipeline_degrees(self) -> list[int]:
+        """Pipeline degrees that divide the number of blocks or of devices, and powers of two."""
         blocks, devices = len(self.costs.block_chain.blocks), self.cluster.devices
         return [
             ranks
@@ -82,17 +92,19 @@ class Space:
             if blocks % ranks == 0 or devices % ranks == 0 or ranks & (ranks - 1) == 0
         ]
 
-    def _data(self, model: int) -> list[int]:
-        """How many copies or shards of a model that takes so many ranks: those that share the batch evenly, and the
-        most that there is room for."""
-        most = min(self.cluster.devices // model, self.costs.global_batch)
-        fitting = {each for each in divisors(self.costs.global_batch) if each <= most}
-        return sorted(each for each in fitting | {most} if each and self._fills_hosts(each * model))
+    def _data_degrees(self, model_ranks: int) -> list[int]:
+        """Return data-parallel degrees for a model that uses `model_ranks` ranks.
+
+        They are the divisors of the global batch and the largest degree that the cluster has devices for.
+        """
+        largest = min(self.cluster.devices // model_ranks, self.costs.global_batch)
+        degrees = {degree for degree in divisors(self.costs.global_batch) if degree <= largest}
+        return sorted(degree for degree in degrees | {largest} if degree and self._fills_hosts(degree * model_ranks))
 
     def _fills_hosts(self, ranks: int) -> bool:
         groups = self.cluster.groups
         group = groups[0]
-        if len(groups) > 1 and ranks > group.total:  # unequal machines: those of the first kind, or all of them
+        if len(groups) > 1 and ranks > group.total:  # hosts differ: use the first group only, or all of them
             hosts = sum(group.count for group in groups)
             return ranks % hosts == 0 if group.kind == "cpu" else ranks == self.cluster.devices
         if group.kind == "cpu":
@@ -102,44 +114,46 @@ class Space:
         return ranks <= group.devices_per_host or ranks % group.devices_per_host == 0
 
     def _shares(self, mesh: Mesh) -> Iterator[tuple[int | tuple[int, ...], int]]:
+        """Yield pairs of micro-batch and number of rounds."""
         for rounds in [1] if self.costs.single_round else divisors(self.costs.global_batch):
-            size = self.costs.global_batch // rounds
-            if size < mesh.data:
+            round_size = self.costs.global_batch // rounds
+            if round_size < mesh.data:
                 return
             if len(self.cluster.groups) > 1:
-                yield by_speed(size, self._speeds(mesh)), rounds
-            elif size % mesh.data == 0:
-                yield size // mesh.data, rounds
+                yield shares_by_speed(round_size, self._speeds(mesh)), rounds
+            elif round_size % mesh.data == 0:
+                yield round_size // mesh.data, rounds
             elif mesh.pipeline == 1:
-                yield split_evenly(size, mesh.data), rounds
+                yield split_evenly(round_size, mesh.data), rounds
 
     def _speeds(self, mesh: Mesh) -> list[float]:
-        """Of each data-parallel rank: that of the slowest device it is spread over."""
+        """Return the speed of each data-parallel rank: that of the slowest device of its model replica."""
         groups = self.cluster.as_ranks(mesh.size)
         precision = next(iter(self.costs.traces))
-        of_rank = [group.device.speed(precision) for group in groups for _ in range(group.total)]
-        found = [float("inf")] * mesh.data
+        device_speeds = [group.device.speed(precision) for group in groups for _ in range(group.total)]
+        speeds = [float("inf")] * mesh.data
         for rank in range(mesh.size):
-            place = mesh.data_rank(rank)
-            found[place] = min(found[place], of_rank[rank])
-        return found
+            data_rank = mesh.data_rank(rank)
+            speeds[data_rank] = min(speeds[data_rank], device_speeds[rank])
+        return speeds
 
-    def _schedules(self, core: Plan) -> Sequence[Schedule]:
-        pipeline, rounds = core.mesh.pipeline, core.rounds
+    def _schedules(self, compute_choice: Plan) -> Sequence[Schedule]:
+        pipeline, rounds = compute_choice.mesh.pipeline, compute_choice.rounds
         if pipeline == 1:
             return ("1f1b",)
-        found: list[Schedule] = ["1f1b" if rounds >= pipeline else "gpipe"]
+        schedules: list[Schedule] = ["1f1b" if rounds >= pipeline else "gpipe"]
         if rounds % max(1, rounds // pipeline) == 0:
             if 2 * pipeline <= len(self.costs.block_chain.blocks):
-                found.append("interleaved")
-            found.append("zero-bubble")
-        return found
+                schedules.append("interleaved")
+            schedules.append("zero-bubble")
+        return schedules
 
     @cached_property
     def recomputations(self) -> tuple[Recompute, ...]:
+        """The recomputation modes to consider; without blocks there is nothing to recompute."""
         return get_args(Recompute) if next(iter(self.costs.traces.values())).small.blocks else ("none",)
 
-    def _staged(self, plan: Plan) -> Plan:
+    def _with_stages(self, plan: Plan) -> Plan:
         if plan.mesh.pipeline == 1:
             return plan
-        return plan.replace_unchecked(stages=balance(self.estimator.row(plan), plan.stage_count))
+        return plan.replace_unchecked(stages=balance(self.estimator.block_chain(plan), plan.stage_count))

@@ -1,4 +1,7 @@
-"""One step, many steps: forward and backward of the rounds, one division, clipping, guard, update, evaluation.
+"""The training step and the evaluation.
 
-Knows a Part (part.py: what this rank holds and how it runs its rounds) but not how it was made. Start with trainer.py.
+A step runs forward and backward for all gradient-accumulation rounds, sums over the ranks, divides by the count once,
+clips the gradient, skips the step if it is not finite, and updates the parameters. This package knows a rank's part of
+the model only through the protocol `Part` (part.py); it does not know how the plan splits the model. Start reading with
+trainer.py.
 """

@@ -1,4 +1,4 @@
-"""Loss and metrics of an evaluation as vectors that can be added over batches and ranks."""
+"""Loss and metrics of an evaluation, as vectors that are summed over batches and ranks."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -17,24 +17,29 @@ from onecurve.job.objective import weigh
 
 @dataclass(frozen=True)
 class EvaluationMetric:
-    """One number of an evaluation."""
+    """One value of an evaluation: the loss or a metric of the job."""
 
     name: str
     sums: Callable[[Any, MicroBatch], Tensor]
+    """A function (output, micro-batch) → the vector that this batch adds to the total."""
     finish: Callable[[Tensor], float]
+    """A function from the total to the value."""
 
 
-def measures_of(objective: Objective, metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:
-    """The loss first, then the job's metrics."""
+def evaluation_metrics_of(objective: Objective, metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:
+    """The loss, followed by the job's metrics."""
 
     def loss(output: Any, micro: MicroBatch) -> Tensor:
         weighted = objective(output, micro)
-        return _pair(weighted.sum, weighted.count)
+        return _sum_and_count(weighted.sum, weighted.count)
 
-    return [EvaluationMetric("loss", loss, _mean), *(_measure(name, metric) for name, metric in metrics.items())]
+    return [
+        EvaluationMetric("loss", loss, _mean),
+        *(_evaluation_metric(name, metric) for name, metric in metrics.items()),
+    ]
 
 
-def _measure(name: str, metric: AnyMetric) -> EvaluationMetric:
+def _evaluation_metric(name: str, metric: AnyMetric) -> EvaluationMetric:
     function = metric.sums if isinstance(metric, Metric) else metric
 
     def sums(output: Any, micro: MicroBatch) -> Tensor:
@@ -46,20 +51,20 @@ def _measure(name: str, metric: AnyMetric) -> EvaluationMetric:
             return torch.as_tensor(value).detach().double()
         if isinstance(value, Tensor) and value.dim() == 0:
             raise OnecurveError(
-                f"metric {name!r}: it returned a scalar, whose parts do not add up; return "
+                f"metric {name!r}: it returned a scalar, which cannot be summed over batches and ranks; return "
                 "onecurve.Weighted(sum, count) or one value per sample"
             )
         weighted = weigh(value, micro.samples, f"metric {name!r}")
-        return _pair(weighted.sum, weighted.count)
+        return _sum_and_count(weighted.sum, weighted.count)
 
     return EvaluationMetric(name, sums, metric.finish if isinstance(metric, Metric) else _mean)
 
 
-def _pair(total: Tensor | float, count: Tensor | float) -> Tensor:
+def _sum_and_count(total: Tensor | float, count: Tensor | float) -> Tensor:
     total = torch.as_tensor(total).detach().double()
     return torch.stack([total, torch.as_tensor(count).to(total)])
 
 
-def _mean(pair: Tensor) -> float:
-    total, count = pair.tolist()
+def _mean(sum_and_count: Tensor) -> float:
+    total, count = sum_and_count.tolist()
     return total / count if count else math.nan

@@ -1,6 +1,6 @@
-"""Updates where the user keeps the backward pass: sums and counts since the last update, one optimizer per name."""
+"""Optimizer updates for loops that call backward themselves: one optimizer per named child of the model."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -15,12 +15,13 @@ from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.job import Job
 from onecurve.job.objective import weigh
 from onecurve.job.weighted import Weighted
+from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, squares
 from onecurve.train.update import OptimizerUpdate
 
 
 class ManualPart(Protocol):
-    """What is needed of the rank's part."""
+    """What this trainer needs of the rank's part of the model."""
 
     @property
     def device(self) -> Device: ...
@@ -38,21 +39,29 @@ class ManualPart(Protocol):
 
 
 class ManualTrainer:
-    """A turn is some backward passes and the updates that use them. The first backward after an update begins the next
-    turn: whatever gradients are left by then belonged to a loss that has been dealt with, and are cleared."""
+    """Sums losses and gradients over backward passes, and updates one optimizer at a time.
 
-    def __init__(self, job: Job, part: ManualPart, steps: int, plan: Plan) -> None:
+    The first backward pass after an update starts anew: gradients that are left over belong to a loss that was already
+    used, and are cleared.
+    """
+
+    def __init__(self, job: Job, part: ManualPart, steps: int, plan: Plan, flags: StepFlags | None = None) -> None:
         self._job, self._part, self._steps = job, part, steps
+        self._flags = flags or StepFlags()
         self.updates: Mapping[str, OptimizerUpdate] = {
             name: OptimizerUpdate(factory, part.local_tensors(name), part.group, part.device, plan)
             for name, factory in job.optimizers.items()
         }
         self._totals = self._zeros()
         self._used: set[str] = set()
-        self.step = 0
-        self.save_requested: Callable[[], bool] = lambda: False
+        self._step = 0
+
+    def begin_step(self, step: int) -> None:
+        """Set the step that updates belong to; the learning-rate schedule depends on it."""
+        self._step = step
 
     def backward(self, value: Weighted | Tensor) -> None:
+        """Add the gradients of a loss, given as a weighted sum or as one value per sample."""
         weighted = _weigh(value)
         if self._used:
             self._part.clear_gradients()
@@ -63,18 +72,19 @@ class ManualTrainer:
         self._totals += torch.stack([weighted.sum.detach().to(self._totals), count])
 
     def update(self, name: str) -> StepReport:
+        """Reduce the gradients of one optimizer over the ranks, divide by the count of all losses, clip, update."""
         if name not in self.updates:
             raise OnecurveError(f"update: no optimizer is named {name!r} ({nearest(name, list(self.updates))})")
         if name in self._used:
-            raise OnecurveError(f"update: {name!r} was updated already by these gradients; call run.backward first")
+            raise OnecurveError(f"update: {name!r} was already updated with these gradients; call run.backward first")
         self._part.reduce(name)
         update = self.updates[name]
-        lr = update.set_rate(self._job.rate(self.step, self._steps))
-        wishes = [torch.full_like(self._totals[:1], wish) for wish in (False, self.save_requested())]
-        sums = torch.cat([self._totals, squares(update.local_tensors).view(1).to(self._totals), *wishes])
+        lr = update.set_rate(self._job.rate(self._step, self._steps))
+        flags = [torch.full_like(self._totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
+        sums = torch.cat([self._totals, squares(update.local_tensors).view(1).to(self._totals), *flags])
         all_reduce_sum(self._part.group, sums)
         nominal = float(self._job.global_batch)
-        report = StepReport(self.step, lr, (self.step + 1) * self._job.global_batch, 1.0, nominal, sums)
+        report = StepReport(self._step, lr, (self._step + 1) * self._job.global_batch, 1.0, nominal, sums)
         update.apply(report, self._job.clip)
         self._used.add(name)
         return report
@@ -87,7 +97,7 @@ class ManualTrainer:
 def _weigh(value: Weighted | Tensor) -> Weighted:
     if isinstance(value, Tensor) and value.dim() == 0:
         raise OnecurveError(
-            "backward: a single number does not say of how many samples it is the loss; give "
+            "backward: a scalar does not say over how many samples it was taken; give "
             "onecurve.Weighted(sum, count) or one value per sample"
         )
     return weigh(value, len(value) if isinstance(value, Tensor) else 0, "backward")

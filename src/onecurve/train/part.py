@@ -1,4 +1,4 @@
-"""What train/ needs of a rank's part of the model, whatever axes it was split along. Objects of apply/ satisfy it."""
+"""The interface between train/ and a rank's part of the model. The parts of apply/ implement it for all mesh axes."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -12,46 +12,49 @@ from onecurve.job.batch import MicroBatch, Objective
 
 
 class Part(Protocol):
-    """What one rank holds and runs of the model."""
+    """The part of the model that one rank stores and runs."""
 
     @property
     def device(self) -> Device: ...
 
     @property
     def group(self) -> Group:
-        """All ranks that train this model together."""
+        """All ranks that train this model."""
 
     @property
     def peers(self) -> Group:
-        """Those of them that hold parts of the same parameters."""
+        """The ranks of `group` that store parts of the same parameters as this rank: those of one pipeline stage."""
 
     @property
     def module(self) -> nn.Module: ...
 
     @property
-    def trained(self) -> Sequence[LocalTensor]:
-        """The parameters that are trained, ties once."""
+    def trainable(self) -> Sequence[LocalTensor]:
+        """The parameters of this rank that require gradients; tied parameters occur once."""
 
     @property
-    def reports(self) -> bool:
-        """Whether this rank speaks for its samples: of the ranks that hold parts of one copy, one does."""
+    def reports_metrics(self) -> bool:
+        """True if this rank adds the losses and metrics of its samples to the totals.
+
+        Of the tensor and pipeline ranks that process the same samples, exactly one does.
+        """
 
     def run_rounds(
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
-        """Forward and backward of all rounds of one step on `sum × scale`.
+        """Run forward and backward on `loss sum × scale` for all rounds of one step.
 
-        Leaves in the gradient of every trained piece the sum over all ranks and rounds; returns this rank's
-        [sum, count]. `seeds` are what the model's own randomness is keyed by, one per round.
+        Afterwards the gradient of every trainable parameter is the sum over all ranks and rounds. Returns this rank's
+        [loss sum, count]. `seeds` has one random seed per round, for dropout and other random operations of the model.
         """
 
     def place(self, micro: MicroBatch) -> MicroBatch:
-        """The micro-batch on the device and in the precision that the model takes."""
+        """Move a micro-batch to the device and convert it to the precision of the model's inputs."""
 
     def infer(self, micro: MicroBatch) -> Any:
-        """The model's output for a placed micro-batch, in evaluation mode, without gradients."""
+        """Return the model's output in evaluation mode, without gradients, for a micro-batch from `place`."""
 
     def restore_batch_norm(self, where: Tensor | bool) -> None:
-        """Leave no trace of the step in batch norm's running statistics, if `where`."""
+        """If `where` is true, reset batch norm's running statistics to their values before the step."""
 
     def clear_gradients(self) -> None: ...

@@ -1,7 +1,7 @@
-"""What a step came to, read from sums that are the same on all ranks.
+"""The result of a step, computed from sums that are identical on all ranks.
 
-A rank's [loss sum, count, squares, stop, save] are added over all ranks in one reduction; each element's square is
-counted by one rank. From there every rank computes the same numbers and takes the same decision.
+One all-reduce sums the vectors [loss sum, count, sum of squared gradients, stop, save] of all ranks; the square of each
+gradient element is counted by one rank. All ranks then compute the same values and make the same decisions.
 """
 
 import math
@@ -14,68 +14,86 @@ from torch import Tensor
 from onecurve.describe.record import StepRecord
 from onecurve.device.local_tensor import LocalTensor
 
-_SMALL = 1e-6  # as torch.nn.utils.clip_grad_norm_
+_CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What a step came to, the same on all ranks."""
+    """The result of a step, identical on all ranks."""
 
     loss: float
+    """Mean loss of the global batch."""
     count: float
+    """Total count of the loss: samples, or the count that the loss returns, such as tokens."""
     gradient_norm: float
+    """L2 norm of the full gradient of the mean loss, before clipping."""
     finite: bool
+    """True if the loss and the gradient norm are finite; otherwise the update is skipped."""
     stop: bool
-    """Whether any rank was asked to stop."""
+    """True if any rank was asked to stop."""
     save: bool
-    """Whether any rank finds that it is time to save."""
+    """True if any rank requests a checkpoint."""
 
 
 @dataclass
 class StepReport:
-    """A step as its caller sees it. On accelerators reading `outcome` waits for the device: read it a step late."""
+    """The report of one step.
+
+    On accelerators, reading `loss` or `outcome` waits for the device: to avoid that, read them one step later.
+    """
 
     step: int
+    """Number of the step, counted from 0."""
     lr: float
+    """Learning rate of the first parameter group."""
     samples: int
+    """Samples consumed since the start of training, including this step."""
     loss_scale: float
+    """The factor of fp16 loss scaling; 1 for other precisions."""
     nominal: float = field(repr=False)
-    """What the loss sums were divided by before backward."""
+    """The number that loss sums were divided by before backward; the update corrects it to the true count."""
     sums: Tensor = field(repr=False)
+    """[loss sum, count, sum of squared gradients, stop, save], summed over all ranks."""
     seconds: dict[str, float] = field(default_factory=dict)
+    """Duration of the step in seconds, by cause."""
     _outcome: StepOutcome | None = None
 
     @property
     def outcome(self) -> StepOutcome:
+        """The result of the step; waits for the device if it is not finished."""
         if self._outcome is None:
             self._outcome = outcome(self.sums.tolist(), self.nominal)
         return self._outcome
 
     @property
     def loss(self) -> float:
+        """Mean loss of the global batch; waits for the device if the step is not finished."""
         return self.outcome.loss
 
     def record(self) -> StepRecord:
-        seen = self.outcome
+        """The step as a record for the run's log; waits for the device if the step is not finished."""
+        outcome = self.outcome
         return StepRecord(
             step=self.step,
-            loss=seen.loss,
-            count=seen.count,
-            gradient_norm=seen.gradient_norm,
+            loss=outcome.loss,
+            count=outcome.count,
+            gradient_norm=outcome.gradient_norm,
             lr=self.lr,
             loss_scale=self.loss_scale,
             samples=self.samples,
-            skipped=not seen.finite,
+            skipped=not outcome.finite,
             seconds=self.seconds,
         )
 
 
 def squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
-    """Sum of squares of the gradient's elements that this rank counts, in float64."""
+    """Sum of the squared gradient elements that this rank counts, in float64."""
     gradients = [
         local_tensor.local.grad
         for local_tensor in local_tensors
-        if local_tensor.counted and not local_tensor.repeated and local_tensor.local.grad is not None
+        if local_tensor.counts_in_norm
+        and not local_tensor.held_by_earlier_stage
+        and local_tensor.local.grad is not None
     ]
     if not gradients:
         return torch.zeros((), dtype=torch.float64, device=local_tensors[0].local.device if local_tensors else None)
@@ -83,21 +101,31 @@ def squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
 
 
 def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
-    """Read the reduced sums. Gradients were taken of loss sum / nominal."""
+    """Compute the result of a step from the all-reduced sums; gradients are those of loss sum / nominal."""
     loss_sum, count, square_sum, stop, save = sums
     loss = loss_sum / count if count else math.nan
     norm = math.sqrt(square_sum) * nominal / count if count and square_sum >= 0 else math.nan
-    return StepOutcome(loss, count, norm, math.isfinite(loss) and math.isfinite(norm), stop > 0, save > 0)
+    return StepOutcome(
+        loss=loss,
+        count=count,
+        gradient_norm=norm,
+        finite=math.isfinite(loss) and math.isfinite(norm),
+        stop=stop > 0,
+        save=save > 0,
+    )
 
 
 def factor(sums: Tensor, nominal: float, clip: float | None) -> Tensor:
-    """What to multiply gradients by: to the true count, and down to the clipping norm. On the device, no waiting."""
+    """The factor for all gradients: it divides by the true count instead of `nominal`, and clips the norm to `clip`.
+
+    It is computed on the device, so that the host does not wait.
+    """
     scale = nominal / sums[1]
     if clip is None:
         return scale
-    return scale * (clip / (sums[2].sqrt() * scale + _SMALL)).clamp(max=1.0)
+    return scale * (clip / (sums[2].sqrt() * scale + _CLIP_EPSILON)).clamp(max=1.0)
 
 
 def not_finite(sums: Tensor) -> Tensor:
-    """The guard as a flag on the device."""
+    """True if the step must be skipped: a sum is not finite or the count is 0. A flag on the device."""
     return ~sums.isfinite().all() | (sums[1] == 0)

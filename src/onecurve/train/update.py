@@ -1,4 +1,4 @@
-"""One optimizer and the pieces it updates: one division by the true count, clipping by the whole norm, the guard."""
+"""One optimizer and its local tensors: gradient scaling by the true count, clipping, skipping of bad steps, update."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.job.layerwise import LayerWise
-from onecurve.job.optimizer import OptimizerFactory, refuse_if_whole_needed
+from onecurve.job.optimizer import OptimizerFactory, refuse_if_not_shardable
 from onecurve.train.step_report import StepReport, factor, not_finite
 
 
 class OptimizerUpdate:
-    """Takes the gradients that lie summed in the pieces, and steps."""
+    """Updates this rank's local tensors with gradients that are already summed over ranks and rounds."""
 
     def __init__(
         self, factory: OptimizerFactory, local_tensors: Sequence[LocalTensor], group: Group, device: Device, plan: Plan
@@ -25,74 +25,82 @@ class OptimizerUpdate:
         self._group = group
         self.optimizer = factory([(local_tensor.name, local_tensor.local) for local_tensor in local_tensors])  # type: ignore[misc]
         if plan.mesh.shard > 1 or plan.mesh.tensor > 1:
-            refuse_if_whole_needed(self.optimizer, str(plan))
+            refuse_if_not_shardable(self.optimizer, str(plan))
         if isinstance(self.optimizer, LayerWise):
-            self.optimizer.whole = self._whole_squares
+            self.optimizer.reduce_squares = self._reduce_squares
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.skips_on_device = device.asynchronous and can_skip_on_device(self.optimizer)
-        """Whether the host steps on without knowing what the step came to."""
+        """True if the device itself skips a bad step, so that the host continues without reading the outcome."""
 
-    def set_rate(self, rate: float) -> float:
-        """Every group's own rate times the schedule's; returns the first group's."""
-        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = base * rate
+    def set_rate(self, factor: float) -> float:
+        """Multiply every group's base learning rate by the schedule's factor; return the first group's rate."""
+        for group, base_rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = base_rate * factor
         return float(self.optimizer.param_groups[0]["lr"])
 
     def apply(self, report: StepReport, clip: float | None) -> Tensor | bool:
-        """Update, unless the step was not finite; returns whether that was so, maybe as a flag still on the device."""
-        by = factor(report.sums, report.nominal, clip)
+        """Update the parameters unless the step is not finite; return True if the update was skipped.
+
+        The result is a flag on the device if `skips_on_device`.
+        """
+        scale = factor(report.sums, report.nominal, clip)
         if self.skips_on_device:
-            bad = not_finite(report.sums)
-            self._step_unless(bad, by)
-            return bad
+            skip = not_finite(report.sums)
+            self._step_unless(skip, scale)
+            return skip
         if report.outcome.finite:
-            self._step(by.item())
+            self._step(scale.item())
         return not report.outcome.finite
 
     def state(self) -> dict[str, dict[str, Value]]:
-        """What the optimizer keeps, by parameter: tensors as they are, not copies of them."""
+        """The optimizer state by parameter name. Tensors are not copied."""
         return {
             local_tensor.name: self.optimizer.state.get(local_tensor.local, {}) for local_tensor in self.local_tensors
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Value]]) -> None:
-        """The inverse, by torch's own rules of types and devices; what has no elements here keeps no state."""
+        """Load optimizer state by parameter name, with torch's rules for dtypes and devices.
+
+        A parameter without elements on this rank has no state.
+        """
         names = {id(local_tensor.local): local_tensor.name for local_tensor in self.local_tensors}
-        numbers = itertools.count()
+        indices = itertools.count()
         states: dict[int, dict[str, Value]] = {}
         groups = []
         for group in self.optimizer.param_groups:
-            members = [(next(numbers), names[id(parameter)]) for parameter in group["params"]]
-            states |= {number: dict(state[name]) for number, name in members if name in state}
-            groups.append({**group, "params": [number for number, _ in members]})
+            members = [(next(indices), names[id(parameter)]) for parameter in group["params"]]
+            states |= {index: dict(state[name]) for index, name in members if name in state}
+            groups.append({**group, "params": [index for index, _ in members]})
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def _step(self, by: float) -> None:
-        if by != 1.0:
-            torch._foreach_mul_(self._gradients(), by)
+    def _step(self, scale: float) -> None:
+        if scale != 1.0:
+            torch._foreach_mul_(self._gradients(), scale)
         self.optimizer.step()
 
-    def _step_unless(self, bad: Tensor, by: Tensor) -> None:
-        """The same where the host has not read the sums yet: the kernel itself leaves everything alone if they are
-        `bad`. Only for optimizers that `can_skip_unread`."""
+    def _step_unless(self, skip: Tensor, scale: Tensor) -> None:
+        """Step without reading the sums on the host: the fused kernel changes nothing if the flag `skip` is true.
+
+        Works only for optimizers for which `can_skip_on_device` is true.
+        """
         gradients = self._gradients()
         if gradients:
-            torch._foreach_mul_(gradients, by.to(gradients[0].dtype))
+            torch._foreach_mul_(gradients, scale.to(gradients[0].dtype))
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
-        self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+        self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
         self.optimizer.step()
         del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
 
     def _gradients(self) -> list[Tensor]:
         return [local_tensor.local.grad for local_tensor in self.local_tensors if local_tensor.local.grad is not None]
 
-    def _whole_squares(self, parameters: Sequence[Tensor], squares_of_parts: Tensor) -> Tensor:
-        """Sums of squares of whole parameters, from those of this rank's parts; one column per parameter."""
-        counted = {id(local_tensor.local): local_tensor.counted for local_tensor in self.local_tensors}
-        mask = torch.tensor([counted[id(parameter)] for parameter in parameters], device=squares_of_parts.device)
-        return all_reduce_sum(self._group, squares_of_parts * mask)
+    def _reduce_squares(self, parameters: Sequence[Tensor], local_squares: Tensor) -> Tensor:
+        """Sum the sums of squares of the ranks' parts to those of the full parameters; one column per parameter."""
+        counts = {id(local_tensor.local): local_tensor.counts_in_norm for local_tensor in self.local_tensors}
+        mask = torch.tensor([counts[id(parameter)] for parameter in parameters], device=local_squares.device)
+        return all_reduce_sum(self._group, local_squares * mask)
 
 
 def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """torch's fused kernels take the flag that a gradient scaler would give them."""
+    """True for torch's fused optimizers, which accept the `found_inf` flag of a gradient scaler."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))

@@ -1,5 +1,5 @@
-"""One file per verb, each the story of that verb; the only place that wires rooms together.
+"""One file per verb, each the sequence of events of that verb, and the worker side of those that start ranks.
 
-run.py and check.py start their ranks with launch/ and are entered again by each rank through rank.py; prepare.py is
-for those who keep the loop. All of them put a job together in assembly.py.
+run.py, check.py and probe.py start ranks with launch/; each rank enters again through rank.py and does the work of the
+`_worker` file. prepare.py is for users who write their own training loop. Only this package may use every other one.
 """

@@ -1,6 +1,6 @@
-"""onecurve export: give me the weights. One process, whatever the run was; the newest checkpoint, tensor by tensor."""
+"""onecurve export: write the weights of a run for other programs. One process, tensor by tensor, from a checkpoint."""
 
-import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
 
-from onecurve.checkpoint.export import INDEX, LazyTensor, model_of, write_changed, write_many, write_one
+from onecurve.checkpoint.export import LazyTensor, lazy_tensors_of, write_one, write_transformed
 from onecurve.checkpoint.hashed_json import CorruptedError
+from onecurve.checkpoint.hugging_face import write_folder
 from onecurve.checkpoint.int8 import Int8
 from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.location import open_store
 from onecurve.checkpoint.store import Store
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
@@ -22,12 +24,11 @@ from onecurve.describe.summary import ExportSummary
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.model.deferred import defer_init
-from onecurve.runs.folder import CHECKPOINTS, CONFIGURATION, Origin, origin_of
-from onecurve.runtime.checkpoints import store_at
-from onecurve.verbs.prepare import Run
+from onecurve.runs.folder import CHECKPOINTS, HUGGING_FACE, RunOrigin, read_origin
+from onecurve.runtime.build import build_run
 
 Format = Literal["safetensors", "hf", "int8"]
-_DEFAULT = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
+_DEFAULT_NAMES = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
 
 
 def export(
@@ -41,49 +42,59 @@ def export(
 ) -> ExportSummary:
     """Write the model of a run's newest checkpoint: one safetensors file, a Hugging Face folder, or int8 weights.
 
-    `best`: of the best evaluation instead. `out` is in the run's folder by default. int8 needs the model, so the
-    `script`: a folder says which it was, but what a folder says is not run.
+    `best`: use the checkpoint of the best evaluation instead. `out`: defaults to a name in the run's folder.
+    `script`: int8 needs the model, and a script that a folder merely names is not executed.
     """
     folder = Path(run)
-    if to not in _DEFAULT:
-        raise OnecurveError(f"export: to = {to!r} ({nearest(to, _DEFAULT)})")
+    if to not in _DEFAULT_NAMES:
+        raise OnecurveError(f"export: to = {to!r} ({nearest(to, _DEFAULT_NAMES)})")
     if not folder.is_dir():
         raise OnecurveError(f"{folder}: no such folder; give the folder of a run, for example runs/gpt")
-    origin = origin_of(folder) or Origin("", ())
+    origin = read_origin(folder) or RunOrigin("", ())
     if to == "int8" and script is None:
-        was = f" (it was {origin.script})" if origin.script else ""
-        raise OnecurveError(f"export: int8 needs the model: add --script with the script of the run{was}")
-    checkpoint = _checkpoint(store_at(origin.checkpoints or str(folder / CHECKPOINTS)), best)
-    path = Path(out) if out is not None else folder / _DEFAULT[to]
-    tensors = _shown(model_of(checkpoint), quiet)
-    losses: tuple[float, float] | tuple[()] = ()
+        original = f" (it was {origin.script})" if origin.script else ""
+        raise OnecurveError(f"export: int8 needs the model: add --script with the script of the run{original}")
+    checkpoint = _find_checkpoint(open_store(origin.checkpoints or str(folder / CHECKPOINTS)), best)
+    path = Path(out) if out is not None else folder / _DEFAULT_NAMES[to]
+    tensors = _with_progress(lazy_tensors_of(checkpoint), quiet)
+    loss = exported_loss = None
     try:
         if to == "hf":
-            _write_folder(tensors, folder / CONFIGURATION, path)
+            write_folder(tensors, folder / HUGGING_FACE, path)
         elif to == "safetensors":
             path.parent.mkdir(parents=True, exist_ok=True)
             write_one(tensors, path)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             assert script is not None
-            losses = _write_int8(tensors, load_job(Path(script), origin.arguments), checkpoint, path)
+            job = load_job(Path(script), origin.arguments)
+            _write_int8(tensors, job, path)
+            if job.evaluate is not None:
+                loss, exported_loss = _losses(job, checkpoint)
     except OSError as error:
         raise OnecurveError(f"{path}: cannot be written ({error.strerror or error}); give another --out") from None
     files = path.glob("*.safetensors") if path.is_dir() else [path]
-    nbytes = sum(file.stat().st_size for file in files)
-    return ExportSummary(checkpoint.where, checkpoint.root.standing.step, str(path), len(tensors), nbytes, *losses)
+    return ExportSummary(
+        source=checkpoint.where,
+        step=checkpoint.root.point.step,
+        path=str(path),
+        tensors=len(tensors),
+        bytes=sum(file.stat().st_size for file in files),
+        loss=loss,
+        exported_loss=exported_loss,
+    )
 
 
-def _shown(tensors: dict[str, LazyTensor], quiet: bool) -> dict[str, LazyTensor]:
-    """A bar that moves with every tensor that is read, in a terminal."""
+def _with_progress(tensors: Mapping[str, LazyTensor], quiet: bool) -> Mapping[str, LazyTensor]:
+    """On a terminal, show a progress bar that advances with every tensor that is read."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         return tensors
     progress = Progress(console=console, transient=True)
-    task = progress.add_task("exporting", total=sum(each.nbytes for each in tensors.values()))
+    task = progress.add_task("exporting", total=sum(lazy.nbytes for lazy in tensors.values()))
 
     def read(lazy: LazyTensor) -> Tensor:
-        if not progress.live.is_started:  # not before it is known that there is something to do
+        if not progress.live.is_started:  # an export that is refused shows no bar
             progress.start()
         tensor = lazy.read()
         progress.advance(task, lazy.nbytes)
@@ -94,48 +105,29 @@ def _shown(tensors: dict[str, LazyTensor], quiet: bool) -> dict[str, LazyTensor]
     return {name: replace(lazy, read=partial(read, lazy)) for name, lazy in tensors.items()}
 
 
-def _checkpoint(store: Store, best: bool) -> Checkpoint:
-    """The newest whose root is sound; what else is damaged is found when it is read."""
-    failure = "it has none"
+def _find_checkpoint(store: Store, best: bool) -> Checkpoint:
+    """Return the newest checkpoint with a valid root manifest, or that of the best evaluation."""
+    failure = "there is none"
     for name in reversed(store.names()):
         try:
-            found = Checkpoint(store, name)
-            if not best:
-                return found
-            if found.root.standing.step == found.root.standing.best_step:
-                return found
+            checkpoint = Checkpoint(store, name)
+            if not best or checkpoint.root.point.step == checkpoint.root.point.best_step:
+                return checkpoint
             failure = "none is of the best evaluation"
         except (CorruptedError, OSError) as error:
             failure = str(error)
     raise OnecurveError(f"{store.where}: no checkpoint to export from ({failure})")
 
 
-def _write_folder(tensors: dict[str, LazyTensor], configuration: Path, path: Path) -> None:
-    if not (configuration / "config.json").is_file():
-        raise OnecurveError(
-            f"{configuration}: no config.json, so the model was not one of transformers'; use --to safetensors"
-        )
-    path.mkdir(parents=True, exist_ok=True)
-    for stale in (*path.glob("model*.safetensors"), path / INDEX):
-        stale.unlink(missing_ok=True)
-    for file in configuration.iterdir():
-        if file.is_file() and not file.is_symlink():
-            shutil.copyfile(file, path / file.name)
-    write_many(tensors, path)
-
-
-def _write_int8(
-    tensors: dict[str, LazyTensor], job: Job, checkpoint: Checkpoint, path: Path
-) -> tuple[float, float] | tuple[()]:
-    """Returns the evaluation's loss before and after, where the job has data for it."""
+def _write_int8(tensors: Mapping[str, LazyTensor], job: Job, path: Path) -> None:
     int8 = Int8(defer_init(job.model, job.seed).module)
-    write_changed(tensors, int8.change, int8.facts(tensors), path)
-    return _losses(job, checkpoint) if job.evaluate is not None else ()
+    write_transformed(tensors, int8.quantize_tensor, int8.metadata(tensors), path)
 
 
 def _losses(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
-    with Run(replace(job, weights=None), default_plan(job.global_batch, 1)) as run:
-        run.fill(checkpoint)
-        before = run.evaluate().loss
-        Int8(run.model).apply(run.model)
-        return before, run.evaluate().loss
+    """Return the evaluation loss with the original and with the quantized weights."""
+    with build_run(replace(job, weights=None), default_plan(job.global_batch, 1)) as run:
+        run.load_model(checkpoint)
+        loss = run.evaluate().loss
+        Int8(run.model).quantize_model(run.model)
+        return loss, run.evaluate().loss

@@ -1,4 +1,4 @@
-"""onecurve probe: what do these machines really do? This side starts the ranks, probing does the work in each."""
+"""onecurve probe: what do these machines really do? This side starts the ranks; probe_worker.py measures."""
 
 import tempfile
 from dataclasses import replace
@@ -12,28 +12,28 @@ from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 
-_MOST = 16
-"""Ranks that measure a CPU host: more would say little more."""
+_MAX_PROBE_RANKS = 16
+"""Ranks that measure a CPU host; more would add little."""
 
 
 def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | None:
-    """Measure this host, or under torchrun all hosts of the world, and write it down: `oc.probe("cluster.toml")`.
+    """Measure this host, or under torchrun all hosts of the world, and write the result: `oc.probe("cluster.toml")`.
 
-    None on all ranks but the first.
+    Returns None on all ranks but the first.
     """
-    request = ProbeRequest(str(out), quiet)
+    request = ProbeRequest(out=str(out), quiet=quiet)
     if World.from_environment() is not None:
         from onecurve.verbs.probe_worker import probe_as_rank
 
         return probe_as_rank(to_json(request), lambda: False)
-    machine = local_cluster()
+    host = local_cluster()
+    ranks = min(host.cores, _MAX_PROBE_RANKS) if host.device_kind == "cpu" else host.devices
     with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as scratch:
-        found = Path(scratch) / "cluster.toml"
-        ranks = min(machine.cores, _MOST) if machine.device_kind == "cpu" else machine.devices
-        launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(found)))], ranks)
-        if not found.exists():
+        result = Path(scratch) / "cluster.toml"
+        launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(result)))], ranks)
+        if not result.exists():
             raise OnecurveError("interrupted before the probe was done")
-        cluster = read_toml(Cluster, found)
+        cluster = read_toml(Cluster, result)
     write_toml(cluster, Path(out))
     return cluster
 

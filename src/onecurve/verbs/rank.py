@@ -1,4 +1,4 @@
-"""What every launched rank executes: `python -m onecurve.verbs.rank VERB REQUEST`, the request as JSON."""
+"""The entry point of every launched rank: `python -m onecurve.verbs.rank VERB REQUEST`, with the request as JSON."""
 
 import os
 import sys
@@ -9,6 +9,7 @@ from onecurve.launch.stop import StopRequest
 
 
 def main(verb: str, request: str) -> int:
+    """Do the work of one rank; return the exit status."""
     with StopRequest(launched=True) as stop:  # before torch is imported, which takes seconds
         work: Callable[[str, Callable[[], bool]], object]
         if verb == "run":
@@ -16,19 +17,19 @@ def main(verb: str, request: str) -> int:
         elif verb == "probe":
             from onecurve.verbs.probe_worker import probe_as_rank as work
         else:
-            from onecurve.verbs.check import check_as_rank as work
+            from onecurve.verbs.check_worker import check_as_rank as work
         try:
             work(request, stop)
-        except Exception as error:
-            text = account_for(error)
+        except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
+            text = report_failure(error)
             if text is not None:
                 print(text, file=sys.stderr)
             return 1
     return 0
 
 
-def account_for(error: Exception) -> str | None:
-    """Leave a failure for the agent that started this rank to show once; without an agent, the text to show."""
+def report_failure(error: Exception) -> str | None:
+    """Leave a failure for the agent that started this rank, which shows it once; without an agent, return the text."""
     from onecurve.launch.failure import write_failure
 
     return None if write_failure(error) else full_text(error)
@@ -38,7 +39,7 @@ if __name__ == "__main__":
     status = main(*sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    # Everything is written and the other ranks are left. What torch's threads do while the interpreter is taken down is
-    # none of our business any more: some hundred ranks in, one aborted there ("terminate called without an active
-    # exception") and a finished job was told to have failed.
+    # Everything is written and the process group is left. Torch's threads sometimes abort the process while the
+    # interpreter shuts down ("terminate called without an active exception"), which would report a finished job as
+    # failed; so the interpreter is not shut down.
     os._exit(status)

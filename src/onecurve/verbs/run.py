@@ -1,6 +1,6 @@
-"""onecurve run: train. This side starts the ranks; what each of them does is in training.
+"""onecurve run: train. This side plans and starts the ranks; run_worker.py is what each rank does.
 
-Where a plan is given it imports no more than that takes: the ranks wait for it.
+If a plan is given, this file imports no more than starting the ranks needs, because they wait for it.
 """
 
 import json
@@ -20,18 +20,20 @@ from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
-from onecurve.planner.plan_choice import AUTO, allowed, as_text, ranks_for
+from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
+from onecurve.report.log import is_verbose
 from onecurve.runs.folder import CHECKPOINTS, PLAN, SUMMARY, refuse_foreign_folder
 
-_ENOUGH = 20
-"""Steps from which something can be learned."""
+_MIN_STEPS_TO_CALIBRATE = 20
+_SHORT_RUN_SECONDS = 120.0
+"""A run that is predicted to take less is not worth timing its model."""
 
 
 def run(
     script: str | Path,
     arguments: Sequence[str] = (),
     *,
-    plan: str | Plan = "auto",
+    plan: str | Plan = AUTO,
     ranks: int | None = None,
     out: str | Path | None = None,
     precision: Sequence[str] | None = None,
@@ -42,62 +44,101 @@ def run(
 ) -> RunSummary | None:
     """Train the job of a script: `oc.run("train.py", ["lr=1e-4"], ranks=2)`.
 
-    Without a plan it plans by itself, in one of these precisions; with a number of ranks alone each holds a copy.
-    Starts its ranks on this host; where torchrun has set the environment it is one of them, and returns None on all but
-    rank 0.
+    Without a plan it plans by itself, in one of the precisions; with `ranks` alone the model is replicated on each.
+    It starts its ranks on this host. Under torchrun it is one of the ranks, and returns None on all but rank 0.
     """
     script = Path(script)
     if not script.is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     folder = Path(out) if out is not None else Path("runs") / script.stem
-    alone = World.from_environment() is None
+    chosen = read_plan(plan)
     estimate = None
-    if alone:
+    launched_elsewhere = World.from_environment() is not None
+    if not launched_elsewhere:
         refuse_foreign_folder(folder)
-        if plan == AUTO and ranks is None:
-            plan, estimate = _planned(script, arguments, allowed(precision or ["fp32"]), folder, fresh, say)
+        if chosen is None and ranks is None:
+            precisions = read_precisions(precision or ["fp32"])
+            chosen, estimate = _plan_of_folder(folder, fresh), None
+            if chosen is None:
+                estimate = _plan_here(script, arguments, precisions, say)
+                chosen = estimate.plan if estimate is not None else None
         elif precision is not None:
-            raise OnecurveError("precision: it is for runs that plan by themselves; write it into the plan instead")
-        ranks = ranks_for(as_text(plan), ranks, local_cluster())
-    predicted = estimate.seconds if estimate is not None else {}
+            raise OnecurveError("precision: only a run that plans by itself takes it; write it into the plan instead")
+        ranks = ranks_for(chosen, ranks, local_cluster())
     request = RunRequest(
-        str(script), tuple(arguments), as_text(plan), str(folder), fresh, quiet, tensorboard, predicted
+        script=str(script),
+        arguments=tuple(arguments),
+        plan=chosen,
+        out=str(folder),
+        fresh=fresh,
+        quiet=quiet,
+        tensorboard=tensorboard,
+        verbose=is_verbose(),
+        predicted=estimate.seconds if estimate is not None else {},
     )
-    # A process that has planned has threads, from which loader processes must not be forked.
-    if not alone or (ranks == 1 and estimate is None):
+    # A process that has planned has threads, and loader processes must not be forked from it.
+    if launched_elsewhere or (ranks == 1 and estimate is None):
         from onecurve.verbs.run_worker import train
 
         with StopRequest() as stop:
             return train(request, stop)
     assert ranks is not None
-    if sys.stdout.isatty() and not quiet:
+    summary = _launch(request, ranks)
+    if estimate is not None and summary.steps >= _MIN_STEPS_TO_CALIBRATE:
+        _calibrate(estimate, summary)
+    return summary
+
+
+def _launch(request: RunRequest, ranks: int) -> RunSummary:
+    if sys.stdout.isatty() and not request.quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
     with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
         result = Path(scratch) / SUMMARY
         launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
         if not result.exists():
-            raise OnecurveError("interrupted before the ranks could end by themselves; what was saved before stays")
-        summary = from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
-    if estimate is not None and summary.steps >= _ENOUGH:
-        from onecurve.verbs.auto import learn
-
-        learn(estimate, summary)
-    return summary
+            raise OnecurveError("interrupted before the ranks could finish; earlier checkpoints are unchanged")
+        return from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
 
 
-def _planned(
-    script: Path,
-    arguments: Sequence[str],
-    precision: Sequence[Precision],
-    folder: Path,
-    fresh: bool,
-    say: Callable[[str], None],
-) -> tuple[Plan | str, Estimate | None]:
-    """What a run in this folder went by before it goes on with; otherwise the best plan that is found."""
-    before = folder / PLAN
-    if before.exists() and (folder / CHECKPOINTS).exists() and not fresh:
-        return read_toml(Plan, before), None
-    from onecurve.verbs.auto import plan_here
+def _plan_of_folder(folder: Path, fresh: bool) -> Plan | None:
+    """Return the plan of the run that is to be continued in this folder, or None if there is no such run."""
+    file = folder / PLAN
+    if file.exists() and (folder / CHECKPOINTS).exists() and not fresh:
+        return read_toml(Plan, file)
+    return None
 
-    estimate = plan_here(script, arguments, precision, say)
-    return (AUTO, None) if estimate is None else (estimate.plan, estimate)
+
+def _plan_here(
+    script: Path, arguments: Sequence[str], precisions: Sequence[Precision], say: Callable[[str], None]
+) -> Estimate | None:
+    """Return the best plan on this host, or None if the job cannot be planned: it is then run as it is."""
+    from onecurve.data.training_data import open_data
+    from onecurve.job.script import load_job
+    from onecurve.planner.clusters import this_host
+    from onecurve.planner.planner import Planner
+    from onecurve.verbs.probe import probe_this_host
+
+    job = load_job(script, arguments)
+    if job.manual_backward:
+        return None
+    cluster, data = this_host(probe_this_host, say), open_data(job)
+    try:
+        planner = Planner(job, data, cluster, precisions, say)
+    except OnecurveError as error:
+        say(f"no plan: {error}; the model is replicated on every rank")
+        return None
+    best = planner.best()
+    if best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS:
+        planner.time_model()
+        best = planner.best()
+    return best
+
+
+def _calibrate(estimate: Estimate, summary: RunSummary) -> None:
+    """Compare the prediction with the measured step time, and correct what is cached about this host."""
+    from onecurve.planner.clusters import cache_host, cached_host
+    from onecurve.predict.refinement import refined
+
+    cluster = cached_host()
+    if summary.step_seconds > 0 and cluster is not None:
+        cache_host(replace(cluster, constants=refined(cluster.constants, estimate.step, summary.step_seconds)))

@@ -1,4 +1,4 @@
-"""One rank of a pretended world holds and sends what arithmetic says it should."""
+"""One rank of a fake process group holds the bytes and runs the collectives that arithmetic predicts."""
 
 import sys
 from collections import Counter
@@ -10,7 +10,6 @@ import pytest
 from onecurve.data.training_data import open_data
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.planner.completion import complete
 from onecurve.planner.pipeline_stages import dataflow_of
 from onecurve.planner.traced_model import TracedModel
 
@@ -20,8 +19,8 @@ import one_rank
 SIZES = one_rank.MODELS["llama3-405b"]
 
 
-def elements_of_a_block(tensor: int, shard: int) -> int:
-    """On one rank: matrices and norms, cut by `tensor` and then by `shard` along their first dimension."""
+def local_elements_of_block(tensor: int, shard: int) -> int:
+    """Elements of one block on one rank: `tensor` splits its matrices, `shard` all its parameters along dimension 0."""
     width, hidden = SIZES["width"], SIZES["hidden"]
     kv = width // SIZES["heads"] * SIZES["kv_heads"]
     rows = [(width // tensor, width)] + 2 * [(kv // tensor, width)] + 2 * [(hidden // tensor, width)]
@@ -30,19 +29,19 @@ def elements_of_a_block(tensor: int, shard: int) -> int:
 
 
 @pytest.mark.parametrize("sequence", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_a_rank_of_405b_holds_and_sends_what_it_should(sequence: bool) -> None:
+def test_one_rank_of_405b_holds_and_sends_the_expected_bytes(sequence: bool) -> None:
     # The full mesh of 16,384 ranks, at a depth of one block per stage.
     plan = Plan(Mesh(pipeline=16, shard=128, tensor=8), 1, 16, "bf16", sequence=sequence)
     job = one_rank.make_job("llama3-405b", 16, 8192, plan.global_batch)
     data = open_data(job)
-    plan = complete(replace(plan, stages=(1,) * 16), job, data)
-    found = one_rank.build(job, data, plan, rank=plan.mesh.size // 2)
-    assert found.stages == ((8,),)
-    assert found.parameters == found.gradients == 4 * elements_of_a_block(tensor=8, shard=128)
-    assert found.optimizer == 2 * found.parameters
-    assert found.in_flight == 8
+    plan = one_rank.complete(replace(plan, stages=(1,) * 16), job, data)
+    trace = one_rank.build(job, data, plan, rank=plan.mesh.size // 2)
+    assert trace.stages == ((8,),)
+    assert trace.parameters == trace.gradients == 4 * local_elements_of_block(tensor=8, shard=128)
+    assert trace.optimizer == 2 * trace.parameters
+    assert trace.in_flight == 8
     blocks = dataflow_of(TracedModel(job, data)).blocks
-    assert one_rank.counted(found) == one_rank.expected(job, data, plan, [8], blocks)
+    assert one_rank.counted(trace) == one_rank.expected(job, data, plan, [8], blocks)
     along_tensor = {"all_gather": 2, "reduce_scatter": 2} if sequence else {"all_reduce": 2}
-    forward = Counter(each.kind for each in found.collectives if each.when == "forward")
+    forward = Counter(collective.kind for collective in trace.collectives if collective.when == "forward")
     assert forward == Counter(along_tensor) + Counter(all_gather=1)

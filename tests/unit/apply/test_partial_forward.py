@@ -1,4 +1,4 @@
-"""A model in stages, one after the other in one process: the same numbers, and what is refused."""
+"""Pipeline stages run one after the other in one process compute the same numbers as the full model."""
 
 import itertools
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import onecurve as oc
-from onecurve.apply.partial_forward import PartialForward, Span
+from onecurve.apply.partial_forward import PartialForward, StageSpan
 from onecurve.apply.shape_inference import ShapeInference
 from onecurve.data.training_data import open_data
 from onecurve.describe.errors import OnecurveError
@@ -32,7 +32,7 @@ class Block(nn.Module):
 
 
 class Skipping(nn.Module):
-    """The first block's output is used again at the end; the last product is with a parameter of the first module."""
+    """Uses the first block's output again at the end, and there multiplies by a parameter of the first module."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -58,8 +58,8 @@ class Points:
         return torch.randn(4), torch.randn(4)
 
 
-def staged(build: Callable[[], nn.Module], cuts: list[int]) -> tuple[list[Tensor], nn.Module, MicroBatch]:
-    """What each stage gives, and the whole model."""
+def run_stages(build: Callable[[], nn.Module], boundaries: list[int]) -> tuple[list[Tensor], nn.Module, MicroBatch]:
+    """Return the last stage's output, the full model, and the micro-batch that was used."""
     job = oc.Job(
         model=build,
         loss=lambda output, target: (output - target).mean(1),
@@ -70,21 +70,20 @@ def staged(build: Callable[[], nn.Module], cuts: list[int]) -> tuple[list[Tensor
     )
     data = open_data(job)
     dataflow, micro = dataflow_of(TracedModel(job, data)), data.micro(0, 4)
-    given: list[Tensor] = []
-    for begin, end in itertools.pairwise([0, *cuts, len(dataflow.blocks)]):
+    passed: list[Tensor] = []
+    for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)]):
         deferred = defer_init(build, job.seed)
-        shapes = ShapeInference(
-            defer_init(build, job.seed), [*dataflow.blocks, *dataflow.units], CPU, torch.float32, torch.no_grad
-        )
-        model = PartialForward(deferred.module, dataflow, [Span(begin, end)], shapes, CPU)
+        names = [*dataflow.blocks, *dataflow.units]
+        shapes = ShapeInference(deferred.trace_copy(), names, CPU, torch.float32, torch.no_grad)
+        model = PartialForward(deferred.module, dataflow, [StageSpan(begin, end)], shapes, CPU)
         Materializer(deferred.recorder, CPU).materialize(deferred.module)
-        model.listen()
-        given = model.run(Span(begin, end), micro, given, torch.manual_seed)
-    return given, build_real(build, job.seed), micro
+        model.register_output_hooks()
+        passed = model.run(StageSpan(begin, end), micro, passed, torch.manual_seed)
+    return passed, build_real(build, job.seed), micro
 
 
 class Shuffling(Skipping):
-    """Draws outside the blocks, and drops inside them."""
+    """Draws random numbers outside the blocks, in dropout as well."""
 
     def forward(self, x: Tensor) -> Tensor:
         noise = torch.rand(4)
@@ -93,18 +92,18 @@ class Shuffling(Skipping):
         return x / noise
 
 
-def test_what_is_drawn_outside_the_blocks_is_the_same_on_every_stage() -> None:
-    output, _, _ = staged(Shuffling, [])
-    for cuts in ([1], [1, 2, 3]):
-        assert torch.equal(staged(Shuffling, cuts)[0], output)
+def test_random_numbers_drawn_outside_the_blocks_are_the_same_on_every_stage() -> None:
+    output, _, _ = run_stages(Shuffling, [])
+    for boundaries in ([1], [1, 2, 3]):
+        assert torch.equal(run_stages(Shuffling, boundaries)[0], output)
 
 
-@pytest.mark.parametrize("cuts", [[1], [2], [1, 2, 3]])
-def test_stages_give_what_the_whole_gives(cuts: list[int]) -> None:
-    output, whole, micro = staged(Skipping, cuts)
-    assert torch.equal(output, micro.forward(whole))
+@pytest.mark.parametrize("boundaries", [[1], [2], [1, 2, 3]])
+def test_stages_compute_the_same_output_as_the_full_model(boundaries: list[int]) -> None:
+    output, model, micro = run_stages(Skipping, boundaries)
+    assert torch.equal(output, micro.forward(model))
 
 
-def test_writing_into_what_a_block_returned_is_refused() -> None:
-    with pytest.raises(OnecurveError, match=r"writes into what the block 'blocks.0' returned"):
-        staged(lambda: Skipping(inplace=True), [2])
+def test_changing_a_block_output_in_place_is_refused() -> None:
+    with pytest.raises(OnecurveError, match=r"changes the output of block 'blocks\.0' in place"):
+        run_stages(lambda: Skipping(inplace=True), [2])

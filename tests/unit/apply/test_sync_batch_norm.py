@@ -1,4 +1,4 @@
-"""Synchronized batch norm over one rank is torch's own; over several, check proves it (tests/promises)."""
+"""Synchronized batch norm over one rank equals torch's ours. `onecurve check` covers several ranks (tests/promises)."""
 
 import pytest
 import torch
@@ -21,28 +21,28 @@ def group(tmp_path):
 @pytest.mark.parametrize(
     "settings", [{}, {"affine": False}, {"momentum": None}, {"track_running_stats": False}, {"eps": 0.1}]
 )
-def test_it_equals_torchs_own(group, kind, shape, settings) -> None:
+def test_synchronized_batch_norm_equals_torchs_own(group, kind, shape, settings) -> None:
     torch.manual_seed(0)
-    own, theirs = kind(3, **settings).double(), kind(3, **settings).double()
+    ours, theirs = kind(3, **settings).double(), kind(3, **settings).double()
     if settings.get("affine", True):
-        nn.init.normal_(own.weight)
-        theirs.load_state_dict(own.state_dict())
-    synchronize(own, group)
-    assert isinstance(own, kind)
+        nn.init.normal_(ours.weight)
+        theirs.load_state_dict(ours.state_dict())
+    synchronize(ours, group)
+    assert isinstance(ours, kind)
     for _ in range(3):
         x = torch.randn(shape, dtype=torch.float64) * 3 + 10
         x1, x2 = x.clone().requires_grad_(), x.clone().requires_grad_()
-        y1, y2 = own(x1), theirs(x2)
+        y1, y2 = ours(x1), theirs(x2)
         weights = torch.randn_like(y1)
         (y1 * weights).sum().backward()
         (y2 * weights).sum().backward()
         torch.testing.assert_close(y1, y2)
         torch.testing.assert_close(x1.grad, x2.grad)
-    for (name, mine), other in zip(own.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, msg=name)
-    for (name, mine), other in zip(own.named_buffers(), theirs.buffers(), strict=True):
-        torch.testing.assert_close(mine, other, msg=name)
-    torch.testing.assert_close(own.eval()(x), theirs.eval()(x))
+    for (name, parameter), expected in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, expected.grad, msg=name)
+    for (name, buffer), expected in zip(ours.named_buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(buffer, expected, msg=name)
+    torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
 
 
 def test_averaging_one_rank_changes_nothing(group) -> None:

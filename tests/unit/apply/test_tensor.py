@@ -1,4 +1,4 @@
-"""What a block that is cut along the tensor axis exchanges: as much as an expert's, not more."""
+"""A tensor-parallel block runs the same collectives as a hand-written Megatron block, and no more."""
 
 import sys
 from collections import Counter
@@ -39,28 +39,28 @@ LAYOUTS = {
             },
         ),
     ],
-    ids=["whole", "sequence"],
+    ids=["replicated", "sequence"],
 )
 @pytest.mark.parametrize("degree", [2, 4])
-def test_a_block_costs_what_megatrons_does(sequence: bool, expected: dict, degree: int) -> None:
+def test_a_block_runs_the_collectives_of_megatron(sequence: bool, expected: dict, degree: int) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode:
         block = gpt.Block(16, 4)
         x = torch.randn(2, 32 // degree if sequence else 32, 16)
-    count = OpCounter(mode)
+    counter = OpCounter(mode)
     with fake_process_group(degree) as mesh:
         stream = DTensor.from_local(x, mesh, [Shard(1) if sequence else Replicate()], run_check=False)
-        with TensorAxis(mesh, LAYOUTS, sequence).temporarily_split(block), count:
+        with TensorAxis(mesh, LAYOUTS, sequence).temporarily_split(block), counter:
             output = block(stream.requires_grad_())
             assert output.placements == stream.placements
-            count.when = "backward"
+            counter.when = "backward"
             output.backward(output.detach())
             assert stream.grad.placements == stream.placements
-    assert Counter((each.kind, each.when) for each in count.collectives) == expected
-    assert {each.size for each in count.collectives} == {2 * 32 * 16 * 4}
+    assert Counter((collective.kind, collective.when) for collective in counter.collectives) == expected
+    assert {collective.size for collective in counter.collectives} == {2 * 32 * 16 * 4}
     assert not any(isinstance(parameter, DTensor) for parameter in block.parameters())
 
 
-def test_a_layout_that_does_not_divide_says_so() -> None:
-    with fake_process_group(3) as mesh, pytest.raises(OnecurveError, match=r"qkv\.weight .* cannot be cut by 'dim 0"):
+def test_a_layout_that_does_not_divide_is_refused() -> None:
+    with fake_process_group(3) as mesh, pytest.raises(OnecurveError, match=r"qkv\.weight .* cannot be split by 'dim 0"):
         TensorAxis(mesh, LAYOUTS, sequence=False).split(gpt.Block(16, 4))

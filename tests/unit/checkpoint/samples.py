@@ -1,11 +1,11 @@
-"""Small checkpoints, made by as many savers as they have ranks, one after the other in this process."""
+"""Small checkpoints, saved and loaded by all ranks of a mesh one after the other in this process."""
 
 import torch
 from torch import nn
 
 from onecurve.checkpoint.hashed_json import dump_hashed
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.manifest import Root, Standing, data_file, manifest_file
+from onecurve.checkpoint.manifest import Root, SavePoint, data_file, manifest_file
 from onecurve.checkpoint.snapshot import Snapshot
 from onecurve.checkpoint.store import name_of
 from onecurve.describe.mesh import Mesh
@@ -24,31 +24,43 @@ def value(name: str, seed: int) -> torch.Tensor:
 
 
 def local_tensors(mesh: Mesh, rank: int, seed: int) -> list[LocalTensor]:
-    """As a sharded plan holds them: rows dealt like torch.chunk does, what has no rows on every rank."""
-    place = mesh.coordinates(rank)
-    copy = {"copy": place["replicate"], "copies": mesh.replicate}
-    found = []
+    """The tensors of one rank: rows sharded as torch.chunk does, scalars replicated."""
+    coordinates = mesh.coordinates(rank)
+    shard = coordinates["shard"]
+    tensors = []
     for name, shape in SHAPES.items():
-        whole = value(name, seed)
-        if not shape or mesh.shard == 1:
-            box = Box(tuple(slice(0, n) for n in shape), tuple(slice(0, n) for n in shape))
-            local = nn.Parameter(whole.clone())
-            found.append(LocalTensor(name, local, local, shape, (box,), place["shard"] == 0, None, **copy))
-            continue
-        rows = -(-shape[0] // mesh.shard)
-        begin, end = min(place["shard"] * rows, shape[0]), min((place["shard"] + 1) * rows, shape[0])
-        rest = tuple(slice(0, n) for n in shape[1:])
-        box = Box((slice(begin, end), *rest), (slice(0, end - begin), *rest))
-        local = nn.Parameter(whole[begin:end].clone())
-        found.append(LocalTensor(name, local, local, shape, (box,), True, None, everywhere=False, **copy))
-    return found
+        full = value(name, seed)
+        sharded = bool(shape) and mesh.shard > 1
+        if sharded:
+            rows = -(-shape[0] // mesh.shard)
+            begin, end = min(shard * rows, shape[0]), min((shard + 1) * rows, shape[0])
+            rest = tuple(slice(0, size) for size in shape[1:])
+            box = Box((slice(begin, end), *rest), (slice(0, end - begin), *rest))
+            local = nn.Parameter(full[begin:end].clone())
+        else:
+            box = Box(tuple(slice(0, size) for size in shape), tuple(slice(0, size) for size in shape))
+            local = nn.Parameter(full.clone())
+        tensors.append(
+            LocalTensor(
+                name=name,
+                registered=local,
+                local=local,
+                shape=shape,
+                boxes=(box,),
+                is_first_holder=sharded or shard == 0,
+                group=None,
+                is_replicated_everywhere=not sharded,
+                replica=coordinates["replicate"],
+                replicas=mesh.replicate,
+            )
+        )
+    return tensors
 
 
-def kept(held: list[LocalTensor]) -> dict[str, dict[str, object]]:
-    """Of an optimizer: a tensor like the parameter, a number, a tensor of one element."""
+def optimizer_state(tensors: list[LocalTensor]) -> dict[str, dict[str, object]]:
+    """For each parameter a tensor of its shape, a zero-dimensional tensor and a number."""
     return {
-        local_tensor.name: {"exp_avg": local_tensor.local.detach() * 2, "step": torch.tensor(3.0), "count": 4}
-        for local_tensor in held
+        tensor.name: {"exp_avg": tensor.local.detach() * 2, "step": torch.tensor(3.0), "count": 4} for tensor in tensors
     }
 
 
@@ -56,41 +68,50 @@ def save(store, mesh: Mesh, step: int = 8, seed: int = 1, token: str = TOKEN) ->
     name = name_of(step, token)
     store.begin(name)
     for rank in range(mesh.size):
-        held = local_tensors(mesh, rank, seed)
-        snapshot = Snapshot(held, kept(held), local_device(0))
-        snapshot.take(kept(held))
+        tensors = local_tensors(mesh, rank, seed)
+        snapshot = Snapshot(tensors, optimizer_state(tensors), local_device(0))
+        snapshot.take(optimizer_state(tensors))
         manifest, parts = snapshot.file(token, rank)
         if manifest.size:
             store.write(name, data_file(rank), parts)
         store.write(name, manifest_file(rank), [dump_hashed(manifest)])
-    store.commit(name, dump_hashed(Root(token, mesh.size, Standing(step, step), Plan(mesh), JOB)))
+    store.commit(name, dump_hashed(Root(token, mesh.size, SavePoint(step), Plan(mesh), JOB)))
     return name
 
 
 def load(store, name: str, mesh: Mesh, seed: int = 1) -> None:
-    """Into every rank of another mesh; raises where it is not to the last bit what was saved."""
+    """Load into every rank of another mesh, and assert that every bit equals what was saved."""
     for rank in range(mesh.size):
-        held, states = read(store, name, mesh, rank)
-        for found, right in zip(held, local_tensors(mesh, rank, seed), strict=True):
-            assert torch.equal(found.local, right.local), found.name
-            if found.local.numel():
-                state = states[found.name]
+        tensors, states = read(store, name, mesh, rank)
+        for loaded, expected in zip(tensors, local_tensors(mesh, rank, seed), strict=True):
+            assert torch.equal(loaded.local, expected.local), loaded.name
+            if loaded.local.numel():
+                state = states[loaded.name]
                 assert state["count"] == 4
                 assert state["step"] == 3.0
-                if found.shape:
-                    assert torch.equal(state["exp_avg"], right.local * 2), found.name
+                if loaded.shape:
+                    assert torch.equal(state["exp_avg"], expected.local * 2), loaded.name
 
 
 def read(store, name: str, mesh: Mesh, rank: int = 0):
-    held = [
-        LocalTensor(p.name, p.local, nn.Parameter(torch.full_like(p.local, torch.nan)), p.shape, p.boxes, p.lead, None)
-        for p in local_tensors(mesh, rank, 0)
+    """Load into tensors of NaN; return them and the optimizer state."""
+    tensors = [
+        LocalTensor(
+            name=tensor.name,
+            registered=tensor.local,
+            local=nn.Parameter(torch.full_like(tensor.local, torch.nan)),
+            shape=tensor.shape,
+            boxes=tensor.boxes,
+            is_first_holder=tensor.is_first_holder,
+            group=None,
+        )
+        for tensor in local_tensors(mesh, rank, 0)
     ]
-    return held, Checkpoint(store, name).load(held, mesh, rank)
+    return tensors, Checkpoint(store, name).load(tensors, mesh, rank)
 
 
-def nothing(name: str) -> LocalTensor:
+def absent(name: str) -> LocalTensor:
     return absent_tensor(name, SHAPES[name], torch.float32, torch.device("cpu"), None)
 
 
-__all__ = ["kept", "load", "local_tensors", "nothing", "read", "save", "value"]
+__all__ = ["absent", "load", "local_tensors", "optimizer_state", "read", "save", "value"]

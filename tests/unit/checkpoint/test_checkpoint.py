@@ -1,4 +1,4 @@
-"""From any mesh to any other; every bit counts; what is read is not believed."""
+"""Checkpoints load from any mesh into any other, and damaged or absurd files are detected."""
 
 import random
 import resource
@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onecurve.checkpoint.chunk import cut
+from onecurve.checkpoint.chunk import split_into_chunks
 from onecurve.checkpoint.fsspec_store import FsspecStore
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.local_store import LocalStore
@@ -31,51 +31,51 @@ def store(request, tmp_path):
 
 
 @pytest.mark.parametrize("saved", MESHES, ids=str)
-def test_from_any_mesh_into_any_other(saved: Mesh, store) -> None:
+def test_loads_from_any_mesh_into_any_other(saved: Mesh, store) -> None:
     name = samples.save(store, saved)
     assert store.names() == [name]
     for mesh in MESHES:
         samples.load(store, name, mesh)
 
 
-def test_copies_share_the_work(tmp_path) -> None:
+def test_replicas_divide_the_chunks(tmp_path) -> None:
     name = samples.save(LocalStore(tmp_path), Mesh(replicate=2))
     assert all((tmp_path / name / f"rank-{rank}.safetensors").stat().st_size for rank in range(2))
 
 
 @given(st.lists(st.integers(0, 9), max_size=4), st.integers(1, 40))
-def test_chunks_are_small_and_make_up_the_whole(sizes: list[int], limit: int) -> None:
-    whole = torch.zeros(sizes, dtype=torch.int64)
-    for offsets, lengths in cut(sizes, limit):
-        part = whole[tuple(slice(o, o + n) for o, n in zip(offsets, lengths, strict=True))]
-        assert 1 <= part.numel() <= limit
-        part += 1
-    assert (whole == 1).all()
+def test_chunks_are_within_the_limit_and_cover_every_element_once(sizes: list[int], limit: int) -> None:
+    counts = torch.zeros(sizes, dtype=torch.int64)
+    for offsets, lengths in split_into_chunks(sizes, limit):
+        chunk = counts[tuple(slice(o, o + n) for o, n in zip(offsets, lengths, strict=True))]
+        assert 1 <= chunk.numel() <= limit
+        chunk += 1
+    assert (counts == 1).all()
 
 
 @pytest.mark.parametrize("flips", [600, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_flipped_bit_is_found_wherever_it_is(flips: int, tmp_path) -> None:
+def test_any_flipped_bit_is_detected(flips: int, tmp_path) -> None:
     store = LocalStore(tmp_path)
     name = samples.save(store, Mesh(replicate=2, shard=2))
     files = sorted((tmp_path / name).iterdir())
     sizes = [file.stat().st_size for file in files]
-    draw = random.Random(0)
-    unseen = []
+    rng = random.Random(0)
+    undetected = []
     for number in range(flips):
-        # Every file often enough, however small it is beside the others.
-        file = files[number % len(files)] if number % 2 else draw.choices(files, sizes)[0]
+        # Half of the flips go to the files in turn, so that small files get their share.
+        file = files[number % len(files)] if number % 2 else rng.choices(files, sizes)[0]
         content = file.read_bytes()
-        bit = draw.randrange(len(content) * 8)
+        bit = rng.randrange(len(content) * 8)
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         file.write_bytes(changed)
         try:
             samples.load(store, name, Mesh())
-            unseen.append((file.name, bit))
+            undetected.append((file.name, bit))
         except CorruptedError:
             pass
         file.write_bytes(content)
-    assert not unseen
+    assert not undetected
     samples.load(store, name, Mesh())
 
 
@@ -89,7 +89,7 @@ def test_files_of_two_saves_do_not_mix(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("file", ["root.json", "rank-0.json", "rank-1.json", "rank-1.safetensors"])
-def test_a_file_too_few_is_found(file: str, tmp_path) -> None:
+def test_a_missing_file_is_detected(file: str, tmp_path) -> None:
     store = LocalStore(tmp_path)
     name = samples.save(store, Mesh(shard=2))
     (tmp_path / name / file).unlink()
@@ -97,38 +97,38 @@ def test_a_file_too_few_is_found(file: str, tmp_path) -> None:
         samples.load(store, name, Mesh())
 
 
-def test_what_was_retired_no_longer_exists(store) -> None:
+def test_a_retired_checkpoint_no_longer_exists(store) -> None:
     name = samples.save(store, Mesh(shard=2))
     store.retire(name)
     assert store.names() == []
 
 
-def test_where_the_plan_is_the_same_few_manifests_are_read() -> None:
+def test_few_manifests_are_read_if_the_plan_has_not_changed() -> None:
     mesh = Mesh(pipeline=16, replicate=4, shard=32, tensor=8)
     begin = time.perf_counter()
     for rank in (0, 4321, mesh.size - 1):
-        place = mesh.coordinates(rank)
-        copies = [r for r in range(mesh.size) if {**mesh.coordinates(r), "replicate": 0} == {**place, "replicate": 0}]
-        first = manifest_search_order(mesh, mesh, rank)
-        assert set(copies) <= set(first[: 8 * mesh.replicate])
-        assert 0 in first[: 8 * mesh.replicate]
-        assert sorted(first) == list(range(mesh.size))
+        position = {**mesh.coordinates(rank), "replicate": 0}
+        replicas = [r for r in range(mesh.size) if {**mesh.coordinates(r), "replicate": 0} == position]
+        order = manifest_search_order(mesh, mesh, rank)
+        assert set(replicas) <= set(order[: 8 * mesh.replicate])
+        assert 0 in order[: 8 * mesh.replicate]
+        assert sorted(order) == list(range(mesh.size))
     assert time.perf_counter() - begin < 5
 
 
-def test_what_is_kept() -> None:
+def test_retention() -> None:
     names = [name_of(step, f"{step:016x}") for step in (100, 200, 300, 400, 500)]
-    of = dict(zip((100, 200, 300, 400, 500), names, strict=True))
-    assert Retention(last=2).unneeded(names, of[500], best_step=200) == [of[100], of[300]]
-    assert Retention(last=1, keep_every=200, best=False).unneeded(names, of[500], 200) == [of[100], of[300]]
-    # A life that was given up, and what could not be read: both go, and do not count as the last.
-    assert Retention(last=2).unneeded(names, of[300], -1) == [of[100], of[400], of[500]]
-    assert Retention(last=2).unneeded(names, of[500], -1, damaged=[of[400]]) == [of[100], of[200], of[400]]
+    at = dict(zip((100, 200, 300, 400, 500), names, strict=True))
+    assert Retention(last=2).unneeded(names, at[500], best_step=200) == [at[100], at[300]]
+    assert Retention(last=1, keep_every=200, best=False).unneeded(names, at[500], 200) == [at[100], at[300]]
+    # Checkpoints of a superseded attempt and damaged ones are removed, and do not count as the last ones.
+    assert Retention(last=2).unneeded(names, at[300], -1) == [at[100], at[400], at[500]]
+    assert Retention(last=2).unneeded(names, at[500], -1, damaged=[at[400]]) == [at[100], at[200], at[400]]
 
 
-def test_absurd_sizes_cost_nothing() -> None:
-    """Manifests with hashes that are right, but contents that are not."""
-    huge = [
+def test_absurd_sizes_are_refused_without_allocating_memory() -> None:
+    """Manifests whose hash is valid may still have absurd content."""
+    absurd = [
         lambda: StoredTensor("F32", (1 << 50,), (Chunk((0,), (1 << 50,), 0, ""),)),
         lambda: StoredTensor("F32", (1 << 61,), ()),
         lambda: StoredTensor("F32", (1,) * 65, ()),
@@ -139,7 +139,7 @@ def test_absurd_sizes_cost_nothing() -> None:
         lambda: Manifest("", 0, 10, 2, "", {"a": StoredTensor("F32", (4,), (Chunk((0,), (4,), 2, ""),))}),
     ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for make in huge:
+    for make in absurd:
         with pytest.raises(CorruptedError):
             make()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

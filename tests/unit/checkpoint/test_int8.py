@@ -1,10 +1,10 @@
-"""int8 weights are read back by torchao itself, and compute what quantising the whole model computes."""
+"""torchao reads the int8 weights that are written, and they compute the same as the model quantized in place."""
 
 import pytest
 import torch
 from torch import nn
 
-from onecurve.checkpoint.export import LazyTensor, write_changed
+from onecurve.checkpoint.export import LazyTensor, write_transformed
 
 torchao = pytest.importorskip("torchao")
 
@@ -22,7 +22,7 @@ class Tied(nn.Module):
         return self.head(torch.tanh(self.inner(self.words(x))) * self.scale)
 
 
-def test_what_is_written_is_what_torchao_reads(tmp_path) -> None:
+def test_torchao_reads_the_written_weights(tmp_path) -> None:
     from safetensors import safe_open
     from torchao.prototype.safetensors.safetensors_support import unflatten_tensor_state_dict
 
@@ -30,17 +30,18 @@ def test_what_is_written_is_what_torchao_reads(tmp_path) -> None:
 
     torch.manual_seed(0)
     model = Tied()
-    held = dict(model.named_parameters())
-    tensors = {name: LazyTensor(p.dtype, tuple(p.shape), p.detach().clone) for name, p in held.items()}
+    parameters = dict(model.named_parameters())
+    tensors = {name: LazyTensor(p.dtype, tuple(p.shape), p.detach().clone) for name, p in parameters.items()}
     int8 = Int8(model)
     path = tmp_path / "model.safetensors"
-    write_changed(tensors, int8.change, int8.facts(tensors), path)
+    write_transformed(tensors, int8.quantize_tensor, int8.metadata(tensors), path)
     with safe_open(str(path), "pt") as file:
-        read, rest = unflatten_tensor_state_dict({key: file.get_tensor(key) for key in file.keys()}, file.metadata())  # noqa: SIM118
-    assert set(read) == {"inner.weight"}
-    assert set(rest) == set(held) - set(read)
-    again = Tied()
-    again.load_state_dict({**read, **rest, "head.weight": rest["words.weight"]}, assign=True)
-    int8.apply(model)
+        stored = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        quantized, rest = unflatten_tensor_state_dict(stored, file.metadata())
+    assert set(quantized) == {"inner.weight"}
+    assert set(rest) == set(parameters) - set(quantized)
+    loaded = Tied()
+    loaded.load_state_dict({**quantized, **rest, "head.weight": rest["words.weight"]}, assign=True)
+    int8.quantize_model(model)
     x = torch.arange(16)
-    assert torch.equal(again(x), model(x))
+    assert torch.equal(loaded(x), model(x))

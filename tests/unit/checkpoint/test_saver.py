@@ -1,4 +1,4 @@
-"""Saves in the background: what is written, what fails, what is told."""
+"""Saves in the background: what is written, and how failures are reported."""
 
 import errno
 import threading
@@ -10,10 +10,10 @@ import samples
 import torch
 from torch import nn
 
-from onecurve.checkpoint.export import model_of, write_many
+from onecurve.checkpoint.export import lazy_tensors_of, write_many
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.local_store import LocalStore
-from onecurve.checkpoint.manifest import Standing
+from onecurve.checkpoint.manifest import SavePoint
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import Saver
 from onecurve.describe.mesh import Mesh
@@ -23,82 +23,88 @@ from onecurve.device.local_tensor import local_tensor_of
 from onecurve.train.update import OptimizerUpdate
 
 
-class Failing(LocalStore):
+class ControlledStore(LocalStore):
+    """Delays writes until `released` is set, and makes them fail while `fails` is true."""
+
     fails = False
-    let_go: threading.Event | None = None
+    released: threading.Event | None = None
 
     def write(self, name, file, parts) -> None:
-        if self.let_go is not None:
-            self.let_go.wait()
+        if self.released is not None:
+            self.released.wait()
         if self.fails:
             raise OSError(errno.ENOSPC, "No space left on device")
         super().write(name, file, parts)
 
 
-def saver(store: LocalStore, last: int = 2) -> Saver:
+def make_saver(store: LocalStore, last: int = 2) -> Saver:
     return Saver(store, None, local_device(0), Plan(), {}, Retention(last))
 
 
-def test_a_failure_is_told_and_the_next_save_is_well(tmp_path: Path) -> None:
-    store = Failing(tmp_path)
-    held = samples.local_tensors(Mesh(), 0, seed=1)
-    work = saver(store)
-    work.save(held, samples.kept(held), Standing(1, 1))
-    work.wait()
+def test_a_failure_is_reported_and_the_next_save_succeeds(tmp_path: Path) -> None:
+    store = ControlledStore(tmp_path)
+    tensors = samples.local_tensors(Mesh(), 0, seed=1)
+    saver = make_saver(store)
+    saver.save(tensors, samples.optimizer_state(tensors), SavePoint(1))
+    saver.wait()
     store.fails = True
-    work.save(held, samples.kept(held), Standing(2, 2))
-    work.wait()
-    told = work.take_events()
-    assert [take_events.event for take_events in told] == ["saved", "warning"]
-    assert "step 2 was not saved" in told[1].text
-    assert "No space left on device; earlier checkpoints stay" in told[1].text
+    saver.save(tensors, samples.optimizer_state(tensors), SavePoint(2))
+    saver.wait()
+    events = saver.take_events()
+    assert [event.event for event in events] == ["saved", "warning"]
+    assert "step 2 was not saved" in events[1].text
+    assert "No space left on device; earlier checkpoints are unchanged" in events[1].text
     store.fails = False
-    work.save(held, samples.kept(held), Standing(3, 3))
-    work.wait()
-    assert [Checkpoint(store, name).root.standing.step for name in store.names()] == [1, 3]
-    assert sorted(path.name for path in tmp_path.iterdir()) == store.names()  # nothing half-made is left
+    saver.save(tensors, samples.optimizer_state(tensors), SavePoint(3))
+    saver.wait()
+    assert [Checkpoint(store, name).root.point.step for name in store.names()] == [1, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == store.names()  # no incomplete checkpoint is left
 
 
-def test_training_may_change_what_is_being_saved(tmp_path: Path) -> None:
-    store = Failing(tmp_path)
-    store.let_go = threading.Event()
-    held = samples.local_tensors(Mesh(), 0, seed=1)
-    work = saver(store)
-    work.save(held, samples.kept(held), Standing(1, 1))
+def test_training_may_change_tensors_while_they_are_saved(tmp_path: Path) -> None:
+    store = ControlledStore(tmp_path)
+    store.released = threading.Event()
+    tensors = samples.local_tensors(Mesh(), 0, seed=1)
+    saver = make_saver(store)
+    saver.save(tensors, samples.optimizer_state(tensors), SavePoint(1))
     with torch.no_grad():
-        for local_tensor in held:
-            local_tensor.local.fill_(torch.nan)
-    store.let_go.set()
-    work.wait()
+        for tensor in tensors:
+            tensor.local.fill_(torch.nan)
+    store.released.set()
+    saver.wait()
     samples.load(store, store.names()[0], Mesh())
 
 
-def test_old_ones_go_when_a_new_one_exists(tmp_path: Path) -> None:
+def test_old_checkpoints_are_removed_after_a_save(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     samples.save(store, Mesh(shard=4), step=1)
-    held = samples.local_tensors(Mesh(), 0, seed=1)
-    work = saver(store, last=1)
-    work.save(held, samples.kept(held), Standing(2, 2))
-    work.wait()
-    assert [Checkpoint(store, name).root.standing.step for name in store.names()] == [2]
+    tensors = samples.local_tensors(Mesh(), 0, seed=1)
+    saver = make_saver(store, last=1)
+    saver.save(tensors, samples.optimizer_state(tensors), SavePoint(2))
+    saver.wait()
+    assert [Checkpoint(store, name).root.point.step for name in store.names()] == [2]
     assert len(list(tmp_path.iterdir())) == 1
 
 
 class Convolution(nn.Module):
-    """Laid out in memory otherwise than in rows."""
+    """Parameters that are not contiguous in row-major order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.convolution = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-        self.turned = nn.Parameter(torch.randn(3, 5).t())
+        self.transposed = nn.Parameter(torch.randn(3, 5).t())
 
 
-def begin(kind: type[torch.optim.Optimizer], model: type[nn.Module], seed: int) -> OptimizerUpdate:
+def make_update(kind: type[torch.optim.Optimizer], model: type[nn.Module], seed: int) -> OptimizerUpdate:
     torch.manual_seed(seed)
     options = {"momentum": 0.9} if kind is torch.optim.SGD else {"fused": True} if kind is torch.optim.AdamW else {}
     local_tensors = [local_tensor_of(name, p, True) for name, p in model().named_parameters()]
     return OptimizerUpdate(
-        lambda named: kind([p for _, p in named], lr=0.1, **options), local_tensors, None, local_device(0), Plan()
+        lambda named_parameters: kind([p for _, p in named_parameters], lr=0.1, **options),
+        local_tensors,
+        None,
+        local_device(0),
+        Plan(),
     )
 
 
@@ -115,16 +121,16 @@ def two_layers() -> nn.Module:
 
 @pytest.mark.parametrize("model", [two_layers, Convolution])
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.NAdam, torch.optim.Adafactor])
-def test_optimizers_go_on_as_if_nothing_had_been(kind, model, tmp_path: Path) -> None:
-    """States of all shapes: like the parameter, of one element, of none of both (Adafactor)."""
-    first, second = begin(kind, model, 0), begin(kind, model, 1)
+def test_resumed_optimizers_take_identical_steps(kind, model, tmp_path: Path) -> None:
+    """State tensors of the parameter's shape, of zero dimensions, and of other shapes (Adafactor)."""
+    first, second = make_update(kind, model, 0), make_update(kind, model, 1)
     for number in range(3):
         step(first, number)
     store = LocalStore(tmp_path)
-    work = saver(store)
-    work.save(first.local_tensors, first.state(), Standing(3, 3))
-    work.wait()
-    assert [take_events.event for take_events in work.take_events()] == ["saved"]
+    saver = make_saver(store)
+    saver.save(first.local_tensors, first.state(), SavePoint(3))
+    saver.wait()
+    assert [event.event for event in saver.take_events()] == ["saved"]
     second.load_state(Checkpoint(store, store.names()[0]).load(second.local_tensors, Mesh(), 0))
     step(first, 3)
     step(second, 3)
@@ -132,49 +138,49 @@ def test_optimizers_go_on_as_if_nothing_had_been(kind, model, tmp_path: Path) ->
         assert torch.equal(a.local, b.local)
 
 
-def test_memory_that_an_optimizer_puts_in_place_is_seen(tmp_path: Path) -> None:
+def test_replaced_parameter_storage_is_saved(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    held = samples.local_tensors(Mesh(), 0, seed=1)
-    work = saver(store)
+    tensors = samples.local_tensors(Mesh(), 0, seed=1)
+    saver = make_saver(store)
     for number in (1, 2):
-        for local_tensor in held:
-            local_tensor.local.data = samples.value(local_tensor.name, number)
-        work.save(held, {}, Standing(number, number))
-        work.wait()
+        for tensor in tensors:
+            tensor.local.data = samples.value(tensor.name, number)
+        saver.save(tensors, {}, SavePoint(number))
+        saver.wait()
     for number, name in zip((1, 2), store.names(), strict=True):
-        found, _ = samples.read(store, name, Mesh())
-        assert all(torch.equal(local_tensor.local, samples.value(local_tensor.name, number)) for local_tensor in found)
+        loaded, _ = samples.read(store, name, Mesh())
+        assert all(torch.equal(tensor.local, samples.value(tensor.name, number)) for tensor in loaded)
 
 
-def test_what_fails_before_the_copy_is_made_is_told_as_well(tmp_path: Path, monkeypatch) -> None:
-    held = samples.local_tensors(Mesh(), 0, seed=1)
-    work = saver(LocalStore(tmp_path))
+def test_failures_before_the_copy_are_reported_too(tmp_path: Path, monkeypatch) -> None:
+    tensors = samples.local_tensors(Mesh(), 0, seed=1)
+    saver = make_saver(LocalStore(tmp_path))
 
     def fail(*_: object) -> None:
         raise MemoryError("cannot pin memory")
 
     with monkeypatch.context() as patched:
         patched.setattr("onecurve.checkpoint.saver.Snapshot.take", fail)
-        work.save(held, samples.kept(held), Standing(1, 1))
-        work.wait()
-    work.save(held, {held[0].name: {"key": [1, 2]}}, Standing(2, 2))
-    work.wait()
-    work.save(held, {held[0].name: {"rate": np.float64(0.5)}}, Standing(3, 3))
-    work.wait()
-    assert [take_events.event for take_events in work.take_events()] == ["warning", "warning", "saved"]
+        saver.save(tensors, samples.optimizer_state(tensors), SavePoint(1))
+        saver.wait()
+    saver.save(tensors, {tensors[0].name: {"key": [1, 2]}}, SavePoint(2))
+    saver.wait()
+    saver.save(tensors, {tensors[0].name: {"rate": np.float64(0.5)}}, SavePoint(3))
+    saver.wait()
+    assert [event.event for event in saver.take_events()] == ["warning", "warning", "saved"]
     _, states = samples.read(LocalStore(tmp_path), LocalStore(tmp_path).names()[-1], Mesh())
-    assert states[held[0].name]["rate"] == 0.5
+    assert states[tensors[0].name]["rate"] == 0.5
 
 
-def test_an_export_is_read_by_others(tmp_path: Path, monkeypatch) -> None:
+def test_an_export_is_read_by_the_safetensors_library(tmp_path: Path, monkeypatch) -> None:
     from safetensors.torch import load_file
 
     store = LocalStore(tmp_path / "checkpoints")
     checkpoint = Checkpoint(store, samples.save(store, Mesh(replicate=2, shard=3)))
-    monkeypatch.setattr("onecurve.checkpoint.export._groups.__defaults__", (100,))
-    write_many(model_of(checkpoint), tmp_path)
+    monkeypatch.setattr("onecurve.checkpoint.export._split_by_size.__defaults__", (100,))
+    write_many(lazy_tensors_of(checkpoint), tmp_path)
     files = sorted(tmp_path.glob("*.safetensors"))
     assert len(files) > 1
-    found = {name: tensor for file in files for name, tensor in load_file(file).items()}
-    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == samples.SHAPES
-    assert all(torch.equal(tensor, samples.value(name, 1)) for name, tensor in found.items())
+    exported = {name: tensor for file in files for name, tensor in load_file(file).items()}
+    assert {name: tuple(tensor.shape) for name, tensor in exported.items()} == samples.SHAPES
+    assert all(torch.equal(tensor, samples.value(name, 1)) for name, tensor in exported.items())

@@ -17,18 +17,18 @@ class Tied(nn.Module):
         self.scalar = nn.Parameter(torch.tensor(2.5, dtype=torch.float64))
         self.empty = nn.Parameter(torch.zeros(0, 3))
         self.register_buffer("flags", torch.tensor([True, False]))
-        self.turned = nn.Parameter(torch.randn(3, 2).t())
+        self.transposed = nn.Parameter(torch.randn(3, 2).t())
 
 
 def test_the_file_is_safetensors_and_loads_into_the_model(tmp_path) -> None:
     model = Tied()
-    named = [*model.named_parameters(), *model.named_buffers()]
+    tensors = [*model.named_parameters(), *model.named_buffers()]
     path = tmp_path / "weights.safetensors"
-    save_weights([local_tensor_of(name, tensor, True) for name, tensor in named], path, writer=True)
-    found = load_file(path)
-    assert set(found) == {name for name, _ in named}
-    for name, tensor in named:
-        assert torch.equal(found[name], tensor), name
+    save_weights([local_tensor_of(name, tensor, True) for name, tensor in tensors], path, writer=True)
+    loaded = load_file(path)
+    assert set(loaded) == {name for name, _ in tensors}
+    for name, tensor in tensors:
+        assert torch.equal(loaded[name], tensor), name
     other = Tied()
     load_model(other, path)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))

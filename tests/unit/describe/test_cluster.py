@@ -53,3 +53,100 @@ def test_a_wrong_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(text)
     with pytest.raises(OnecurveError, match=said):
         read_toml(Cluster, tmp_path / "cluster.toml")
+
+
+def device(**changes: object) -> DeviceSpec:
+    return DeviceSpec(**{"name": "d", "flops": {"fp32": 1e12}, **changes})
+
+
+def test_memory_and_operation_time_may_be_unknown() -> None:
+    assert device(memory=0, op_seconds=0.0).memory == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory": -1},
+        {"op_seconds": -1e-9},
+        {"memory_bandwidth": 0.0},
+        {"memory_bandwidth": float("inf")},
+        {"matmul_efficiency": 0.0},
+        {"attention_efficiency": -0.5},
+        {"flops": {"fp32": 1e12, "bf16": 0.0}},
+        {"matmul_rates": {"fp32": {"64": 0.0}}},
+    ],
+)
+def test_impossible_rates_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(OnecurveError, match="device d"):
+        device(**changes)
+
+
+def test_rates_in_an_unknown_precision_are_those_of_fp32() -> None:
+    assert device(flops={"fp32": 1e12, "bf16": 4e12}).peak("bf16") == 4e12
+    assert device().peak("bf16") == 1e12
+    assert device().speed("bf16") == pytest.approx(0.8e12)
+    with pytest.raises(OnecurveError, match="bf16"):
+        device(flops={}).peak("bf16")
+
+
+@pytest.mark.parametrize(
+    ("count", "devices", "cores", "possible"),
+    [(1, 1, 0, True), (0, 1, 0, False), (1, 0, 0, False), (1, 1, -1, False)],
+)
+def test_a_group_needs_hosts_and_devices(count: int, devices: int, cores: int, possible: bool) -> None:
+    if possible:
+        assert HostGroup(CPU, count, devices, cores).total == 1
+    else:
+        with pytest.raises(OnecurveError, match="at least 1"):
+            HostGroup(CPU, count, devices, cores)
+
+
+def test_without_measured_splits_speed_grows_with_the_cores() -> None:
+    hosts = HostGroup(CPU, 1, 6, 6, inter_host=Link(1e-3, 1e8))
+    two = hosts.as_ranks(2)
+    assert (two.devices_per_host, two.cores_per_host, two.device.memory) == (2, 3, 4 << 30)
+    assert two.device.peak("fp32") == pytest.approx(3e11)
+    assert two.device.matmul_rates["fp32"]["64"] == pytest.approx(1.5e11)
+    assert two.device.memory_bandwidth == pytest.approx(3e10)
+    assert two.device.op_seconds == pytest.approx(5e-6)
+    assert two.inter_host.bandwidth == pytest.approx(5e7)
+    assert hosts.as_ranks(9).cores_per_host == 1  # more ranks than cores: each still has one
+
+
+def test_the_largest_measured_split_that_fits_is_used() -> None:
+    assert HOSTS.as_ranks(2).device.peak("fp32") == pytest.approx(0.9e11)  # two cores each: one was measured, four too
+    assert HOSTS.as_ranks(1).device.peak("fp32") == pytest.approx(3.2e11)
+
+
+def test_accelerators_do_not_change_with_the_number_of_ranks() -> None:
+    hosts = HostGroup(DeviceSpec("g", "cuda", 10), 2, 8)
+    assert hosts.as_ranks(4) is hosts
+
+
+def gpus(memory: int, count: int, devices: int, cores: int = 4) -> HostGroup:
+    return HostGroup(DeviceSpec("g", "cuda", memory), count, devices, cores)
+
+
+def test_totals_of_a_mixed_cluster() -> None:
+    cluster = Cluster((gpus(80, 2, 8, 64), gpus(40, 3, 4, 32)))
+    assert (cluster.devices, cluster.ranks_per_host, cluster.memory) == (2 * 8 + 3 * 4, 4, 40)
+    assert (cluster.cores, cluster.device_kind, cluster.memory_per_rank(28)) == (64, "cuda", 40)
+    assert [group.total for group in cluster.as_ranks(28)] == [16, 12]
+
+
+def test_hosts_of_two_kinds_are_refused() -> None:
+    with pytest.raises(OnecurveError, match="one kind"):
+        Cluster((gpus(80, 1, 8), HOSTS))
+
+
+def test_ranks_are_spread_evenly_over_cpu_hosts() -> None:
+    cluster = Cluster((HOSTS, HOSTS))  # four hosts of four cores
+    assert (cluster.devices, cluster.ranks_per_host) == (16, 4)
+    assert [group.devices_per_host for group in cluster.as_ranks(5)] == [2, 2]
+    assert [group.devices_per_host for group in cluster.as_ranks(1)] == [1, 1]
+    assert cluster.memory_per_rank(4) == 2 << 30
+
+
+def test_a_host_of_unknown_speed() -> None:
+    cluster = Cluster.of("cuda", 4, 1 << 34, 16)
+    assert (cluster.devices, cluster.memory, cluster.cores, cluster.ranks_per_host) == (4, 1 << 34, 16, 4)

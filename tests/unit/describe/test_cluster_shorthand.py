@@ -1,5 +1,6 @@
 import pytest
 
+from onecurve.describe.cluster import Cluster
 from onecurve.describe.cluster_shorthand import cluster_text, parse_cluster
 from onecurve.describe.errors import OnecurveError
 
@@ -21,7 +22,7 @@ def test_short_names(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("12xH100", "not whole hosts of 8"),
+        ("12xH100", "do not fill hosts of 8"),
         ("0xH100", "no devices"),
         ("2xX100", "not in the catalogue"),
         ("", "cannot be read"),
@@ -30,3 +31,20 @@ def test_short_names(text: str, said: str) -> None:
 def test_mistakes(text: str, said: str) -> None:
     with pytest.raises(OnecurveError, match=said):
         parse_cluster(text)
+
+
+def test_hosts_and_devices_are_counted() -> None:
+    two = parse_cluster("2x4xA100").groups[0]
+    assert (two.count, two.devices_per_host) == (2, 4)
+    full = parse_cluster("24xA100").groups[0]
+    assert (full.count, full.devices_per_host) == (3, 8)
+
+
+def test_no_count_may_be_zero() -> None:
+    for text in ("0x8xH100", "2x0xH100"):
+        with pytest.raises(OnecurveError, match="no devices"):
+            parse_cluster(text)
+
+
+def test_cpu_hosts_are_described_by_their_cores() -> None:
+    assert cluster_text(Cluster.of("cpu", 4, 1 << 30, 4)) == "1 host × 4 cores"

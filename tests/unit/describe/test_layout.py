@@ -16,7 +16,7 @@ def test_the_text_form_round_trips(dim: int, parts: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "dim", "dim x", "dim 0 in 0 parts", "0", "dim -1"])
 def test_what_cannot_be_read_says_how_it_should_read(text: str) -> None:
-    with pytest.raises(OnecurveError, match="reads like"):
+    with pytest.raises(OnecurveError, match="write it like"):
         Layout.parse(text)
 
 
@@ -35,3 +35,23 @@ def test_a_plans_layouts_are_written_and_read() -> None:
     plan = Plan(Mesh(tensor=2), 8, layouts={"blocks.*.qkv.weight": "dim 0 in 3 parts"})
     assert from_plain(Plan, to_plain(plan), "plan") == plan
     assert str(plan) == "tensor2 mb8 fp32"
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "degree", "fits"),
+    [
+        (Layout(0), (8, 3), 4, True),
+        (Layout(0), (8, 3), 3, False),
+        (Layout(1), (8, 3), 3, True),
+        (Layout(2), (8, 3), 1, False),  # there is no dimension 2
+        (Layout(0, 3), (12, 1), 2, True),
+        (Layout(0, 3), (12, 1), 8, False),
+        (Layout(0, 2), (6, 1), 2, False),
+    ],
+)
+def test_which_tensors_can_be_split(layout: Layout, shape: tuple[int, ...], degree: int, fits: bool) -> None:
+    assert layout.divides(shape, degree) is fits
+
+
+def test_text_of_one_part_and_of_two() -> None:
+    assert (str(Layout(1)), str(Layout(1, 2))) == ("dim 1", "dim 1 in 2 parts")

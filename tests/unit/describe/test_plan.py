@@ -97,18 +97,18 @@ def test_even_split(total: int, parts: int) -> None:
     ("text", "says"),
     [
         ("replicat2 mb4", "did you mean 'replicate'"),
-        ("shard2", "no micro-batch"),
-        ("shard2·shard2 mb4", "stands twice"),
+        ("shard2", "the micro-batch is missing"),
+        ("shard2·shard2 mb4", "appears twice"),
         ("shard2 mb(1,2,3)", "3 shares for 2 data-parallel ranks"),
         ("shard2 mb0", "at least 1"),
         ("shard2 mb4 reduce=never", "known: step, round"),
         ("shard2 mb4 recomput=full", "did you mean 'recompute'"),
         ("shard2 mb4 threads=-1", "threads: expected int|0 .an equal part"),
-        ("hello mb4", "a plan reads like"),
-        ("shard0 mb4", "a degree is at least 1"),
+        ("hello mb4", "a plan looks like"),
+        ("shard0 mb4", "must be at least 1"),
     ],
 )
-def test_bad_text_says_the_mend(text: str, says: str) -> None:
+def test_bad_text_names_the_fix(text: str, says: str) -> None:
     with pytest.raises(OnecurveError, match=says):
         Plan.parse(text)
 
@@ -116,23 +116,23 @@ def test_bad_text_says_the_mend(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("context2 mb32", "the axis 'context' is not built yet"),
+        ("context2 mb32", "the axis 'context' is not supported"),
         ("mb8×4 schedule=gpipe", "schedule=gpipe without the axis 'pipeline'"),
-        ("pipeline2 mb32", "2 stages need 2 rounds or more, the plan has 1; use more rounds, or schedule=gpipe"),
+        ("pipeline2 mb32", "needs at least 2 rounds, but the plan has 1; use more rounds, or schedule=gpipe"),
         ("pipeline4 mb4×8 schedule=interleaved recompute=fll", "known: none, selective, full"),
         ("pipeline4 mb(32)×1 schedule=1f1", "known: 1f1b, gpipe, interleaved, zero-bubble"),
         ("pipeline2·shard2 mb4×4 schedule=zero-bubble", "add zero2"),
         ("pipeline2 mb8×4 schedule=zero-bubble recompute=full", "each of which would recompute"),
-        ("pipeline2 mb8×4 schedule=zero-bubble compile", "cannot halve the backward of compiled blocks"),
+        ("pipeline2 mb8×4 schedule=zero-bubble compile", "cannot split the backward of compiled blocks"),
         ("mb32 sequence", "sequence without the axis 'tensor'"),
         ("mb32 zero2", "zero2 without the axis 'shard'"),
-        ("mb32 compress=bf16", "one rank sends no gradients"),
-        ("replicate2 mb8×3", r"8 samples|rounds must divide it: try 1, 2, 4, 8, 16, 32"),
+        ("mb32 compress=bf16", "a single data-parallel rank sends no gradients"),
+        ("replicate2 mb8×3", r"8 samples|rounds must divide global_batch: try 1, 2, 4, 8, 16, 32"),
         ("replicate2 mb8", r"try replicate2 mb16 fp32"),
         ("replicate3 mb8", r"try replicate3 mb\(11,11,10\) fp32"),
     ],
 )
-def test_validation_says_the_mend(text: str, says: str) -> None:
+def test_validation_names_the_fix(text: str, says: str) -> None:
     with pytest.raises(OnecurveError, match=says):
         validate(Plan.parse(text), 32, HOST)
 
@@ -140,11 +140,11 @@ def test_validation_says_the_mend(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("plan", "says"),
     [
-        (Plan(Mesh(pipeline=2), 8, 4, stages=(1, 1, 1)), "3 stages over 2 pipeline ranks"),
-        (Plan(Mesh(pipeline=2), 8, 4, stages=(1, 1, 1, 1)), "1f1b has one stage per rank"),
+        (Plan(Mesh(pipeline=2), 8, 4, stages=(1, 1, 1)), "3 stages cannot be divided evenly over 2 pipeline ranks"),
+        (Plan(Mesh(pipeline=2), 8, 4, stages=(1, 1, 1, 1)), "1f1b needs one stage per pipeline rank"),
         (Plan(Mesh(), 8, 4, stages=(1, 1)), "stages without the axis 'pipeline'"),
         (Plan(Mesh(pipeline=3), 4, 8, schedule="interleaved"), None),
-        (Plan(Mesh(pipeline=3), 4, 16, schedule="zero-bubble"), "cannot be grouped so; use a multiple of 3"),
+        (Plan(Mesh(pipeline=3), 4, 16, schedule="zero-bubble"), "cannot be grouped like that; use a multiple of 3"),
     ],
 )
 def test_stages_must_fit_the_schedule(plan: Plan, says: str | None) -> None:
@@ -156,7 +156,7 @@ def test_stages_must_fit_the_schedule(plan: Plan, says: str | None) -> None:
 
 
 def test_more_ranks_than_accelerators_are_refused() -> None:
-    with pytest.raises(OnecurveError, match="needs 4 devices, here are 2 of kind cuda"):
+    with pytest.raises(OnecurveError, match="needs 4 devices, but the cluster has 2 of kind cuda"):
         validate(Plan.parse("replicate4 mb8"), 32, Cluster.of("cuda", 2, 1 << 34, 8))
 
 
@@ -189,3 +189,58 @@ def test_a_plan_reads_well_as_toml() -> None:
     text = to_toml(Plan(Mesh(replicate=2), (6, 2), 8))
     assert "replicate = 2" in text
     assert "rounds = 8" in text
+
+
+def test_options_that_are_not_written_are_off() -> None:
+    plan = Plan.parse("mb8")
+    assert (plan.compile, plan.channels_last, plan.sequence) == (False, False, False)
+    assert (plan.precision, plan.reduce, plan.sharding, plan.threads) == ("fp32", "step", "zero3", 0)
+
+
+def test_equal_shares_become_one_number() -> None:
+    assert Plan(Mesh(replicate=2), (4, 4)) == Plan(Mesh(replicate=2), 4)
+    assert Plan(Mesh(replicate=2), (4, 3)).micro_batch == (4, 3)
+
+
+def test_sizes_by_hand() -> None:
+    uneven, even = Plan.parse("replicate2 mb(6,2)×8"), Plan.parse("replicate2·shard3 mb4×2")
+    assert (uneven.round_size, uneven.global_batch, uneven.share(1)) == (8, 64, (6, 8))
+    assert (even.round_size, even.global_batch, even.share(2)) == (24, 48, (8, 12))
+
+
+@pytest.mark.parametrize(
+    ("plan", "stages"),
+    [
+        (Plan(Mesh(pipeline=3), 1, 3), 3),
+        (Plan(Mesh(pipeline=3), 1, 3, schedule="interleaved"), 6),
+        (Plan(Mesh(pipeline=3), 1, 3, schedule="interleaved", stages=(1,) * 9), 9),
+    ],
+)
+def test_number_of_stages(plan: Plan, stages: int) -> None:
+    assert plan.stage_count == stages
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("mb8", False),
+        ("mb8 fp64", False),
+        ("mb8 bf16", True),
+        ("mb8 fp16", True),
+        ("replicate2 mb8 compress=bf16", True),
+    ],
+)
+def test_low_precision_changes_numerics(text: str, changes: bool) -> None:
+    assert Plan.parse(text).changes_numerics is changes
+
+
+def test_smallest_values() -> None:
+    assert Plan(Mesh(), 1, 1, threads=0).global_batch == 1
+    for wrong in ({"micro_batch": 0}, {"micro_batch": (1, 0), "mesh": Mesh(shard=2)}, {"rounds": 0}, {"threads": -1}):
+        with pytest.raises(OnecurveError):
+            Plan(**wrong)
+
+
+def test_every_rank_of_the_default_plan_needs_a_sample() -> None:
+    assert str(default_plan(3, 3)) == "replicate3 mb1 fp32"
+    assert split_evenly(7, 3) == (3, 2, 2)

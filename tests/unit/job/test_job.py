@@ -17,39 +17,39 @@ def make(**changes) -> oc.Job:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
-        ({"global_batch": 0}, "global_batch = 0"),
-        ({"global_batch": 2.5}, "whole number"),
-        ({"steps": None}, "either steps=… or epochs=…"),
-        ({"epochs": 2}, "either steps=… or epochs=…"),
-        ({"steps": None, "epochs": 0}, "above 0"),
-        ({"clip": 0.0}, "a norm above 0"),
-        ({"clip": "1.0"}, "clip = '1.0'"),
-        ({"schedule": "cosine"}, "give onecurve.cosine"),
+        ({"global_batch": 0}, "global_batch must be an integer of at least 1, got 0"),
+        ({"global_batch": 2.5}, "must be an integer of at least 1, got 2.5"),
+        ({"steps": None}, "either steps=… or epochs=…, got neither"),
+        ({"epochs": 2}, "either steps=… or epochs=…, got both"),
+        ({"steps": None, "epochs": 0}, "epochs must be above 0, got 0"),
+        ({"clip": 0.0}, "a gradient norm above 0.*got 0.0"),
+        ({"clip": "1.0"}, "clip must be a gradient norm above 0.*got '1.0'"),
+        ({"schedule": "cosine"}, "schedule must be onecurve.cosine"),
         ({"schedule": lambda _: 1.0}, r"factor\(step, steps\)"),
-        ({"metrics": [oc.metric.top1]}, "metrics needs names"),
-        ({"evaluate": list}, "needs an onecurve.Evaluate"),
+        ({"metrics": [oc.metric.top1]}, "metrics must be a dict.*got list"),
+        ({"evaluate": list}, "must be a onecurve.Evaluate"),
         ({"evaluate": oc.Evaluate(list, every=1, watch="los")}, "did you mean 'loss'"),
-        ({"batch_norm": "global"}, "known: 'sync', 'local'"),
-        ({"model": nn.Linear(2, 2)}, "give the callable that builds it"),
+        ({"batch_norm": "global"}, "must be 'sync' or 'local', got 'global'"),
+        ({"model": nn.Linear(2, 2)}, "must be a callable that builds the module"),
         ({"data": [1, 2]}, "data=lambda"),
         ({"optimizer": 0.1}, "onecurve.AdamW"),
     ],
 )
-def test_a_wrong_job_says_the_mend(changes, says: str) -> None:
-    with pytest.raises(OnecurveError, match=says):
+def test_an_invalid_job_names_the_value_and_the_fix(changes, message: str) -> None:
+    with pytest.raises(OnecurveError, match=message):
         make(**changes)
 
 
-def test_epochs_round_up_to_whole_steps() -> None:
-    made = make(steps=None, epochs=2)
-    assert made.total_steps(10) == 5
-    assert made.total_steps(11) == 6
-    assert made.total_steps(1) == 1
+def test_epochs_are_rounded_up_to_full_steps() -> None:
+    job = make(steps=None, epochs=2)
+    assert job.total_steps(10) == 5
+    assert job.total_steps(11) == 6
+    assert job.total_steps(1) == 1
 
 
-def test_schedules() -> None:
+def test_schedule_factors() -> None:
     cosine = oc.cosine(warmup=2, final=0.1)
     assert [cosine.factor(step, 7) for step in (0, 1, 2, 4, 6)] == pytest.approx([0.5, 1.0, 1.0, 0.55, 0.1])
     linear = oc.linear(final=0.2)
@@ -58,20 +58,20 @@ def test_schedules() -> None:
     assert make(schedule=lambda step, steps: step / steps).rate(1, 2) == 0.5
 
 
-def test_scaling_rules() -> None:
+def test_learning_rate_scaling() -> None:
     assert oc.linear_scaling(0.1, 1024) == pytest.approx(0.4)
     assert oc.sqrt_scaling(0.1, 1024) == pytest.approx(0.2)
     assert oc.linear_scaling(0.1, 64, base=32) == pytest.approx(0.2)
 
 
-def test_groups_take_the_first_pattern_that_matches() -> None:
+def test_a_parameter_uses_the_first_group_that_matches() -> None:
     module = nn.ModuleDict({"norm": nn.LayerNorm(2), "out": nn.Linear(2, 2)})
     groups = {"norm.*|*.bias": {"weight_decay": 0.0}, "out.*": {"lr": 5.0}}
     optimizer = oc.AdamW(lr=1.0, weight_decay=0.1, groups=groups)(module.named_parameters())
-    found = {id(p): (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
-    assert found[id(module.norm.weight)] == (1.0, 0.0)
-    assert found[id(module.out.bias)] == (1.0, 0.0)
-    assert found[id(module.out.weight)] == (5.0, 0.1)
+    settings = {id(p): (g["lr"], g["weight_decay"]) for g in optimizer.param_groups for p in g["params"]}
+    assert settings[id(module.norm.weight)] == (1.0, 0.0)
+    assert settings[id(module.out.bias)] == (1.0, 0.0)
+    assert settings[id(module.out.weight)] == (5.0, 0.1)
 
 
 def test_a_group_that_matches_nothing_is_refused() -> None:
@@ -84,7 +84,7 @@ def test_a_group_may_have_no_parameter_on_this_rank() -> None:
     assert len(optimizer.param_groups) == 1
 
 
-def test_an_unknown_setting_names_the_nearest() -> None:
+def test_an_unknown_setting_suggests_the_nearest_known_one() -> None:
     with pytest.raises(OnecurveError, match="did you mean 'weight_decay'"):
         oc.Optimizer(torch.optim.RMSprop, {"weight_decy": 0.1})
 
@@ -101,7 +101,7 @@ def test_losses_per_sample_and_per_token() -> None:
 
 
 def test_mse_refuses_shapes_that_would_broadcast() -> None:
-    with pytest.raises(OnecurveError, match=r"\[4, 1\], the target \[4\]"):
+    with pytest.raises(OnecurveError, match=r"got output \[4, 1\] and target \[4\]"):
         oc.loss.mse(torch.zeros(4, 1), torch.zeros(4))
     assert oc.loss.mse(torch.zeros(4), torch.ones(4)).tolist() == [1.0] * 4
 
@@ -111,44 +111,44 @@ def arguments_of(
 ) -> None: ...
 
 
-def test_arguments_are_typed_by_their_annotations() -> None:
-    words = ["lr=1e-4", "deep=true", "name=a=b", "mode=b", "size=7", "n=4"]
+def test_arguments_are_converted_to_their_annotated_types() -> None:
+    arguments = ["lr=1e-4", "deep=true", "name=a=b", "mode=b", "size=7", "n=4"]
     expected = {"lr": 1e-4, "deep": True, "name": "a=b", "mode": "b", "size": 7, "n": 4}
-    assert read_arguments(arguments_of, words, "train.py") == expected
+    assert read_arguments(arguments_of, arguments, "train.py") == expected
 
 
 @pytest.mark.parametrize(
-    ("word", "says"),
+    ("argument", "message"),
     [
         ("lrr=1", "did you mean 'lr'"),
-        ("lr", "written name=value"),
+        ("lr", "as name=value"),
         ("lr=fast", "'fast' cannot be read as float"),
         ("mode=c", "cannot be read"),
     ],
 )
-def test_wrong_arguments(word: str, says: str) -> None:
-    with pytest.raises(OnecurveError, match=says):
-        read_arguments(arguments_of, [word], "train.py")
+def test_invalid_arguments_are_refused(argument: str, message: str) -> None:
+    with pytest.raises(OnecurveError, match=message):
+        read_arguments(arguments_of, [argument], "train.py")
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("x = 1", "no function 'job'"),
         ("job = 1", "must be a function"),
-        ("def job(): return 1", "must return an onecurve.Job"),
-        ("def job(path): return 1", "needs 'path'"),
+        ("def job(): return 1", "must return a onecurve.Job, got int"),
+        ("def job(path): return 1", "requires the argument 'path'"),
         ("import nowhere", "importing it raised ModuleNotFoundError"),
         ("def job(): 1/0", r"job\(\) raised ZeroDivisionError"),
     ],
 )
-def test_wrong_scripts(text: str, says: str, tmp_path) -> None:
+def test_invalid_scripts_are_refused(text: str, message: str, tmp_path) -> None:
     script = tmp_path / "train_wrong.py"
     script.write_text(text)
-    with pytest.raises(OnecurveError, match=says):
+    with pytest.raises(OnecurveError, match=message):
         load_job(script)
 
 
-def test_no_script(tmp_path) -> None:
+def test_a_folder_is_not_a_script(tmp_path) -> None:
     with pytest.raises(OnecurveError, match="it is a folder"):
         load_job(tmp_path)

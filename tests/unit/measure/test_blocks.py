@@ -22,7 +22,7 @@ def test_repeated_layers_are_blocks() -> None:
     assert find_blocks(model) == ["layers.0", "layers.1"]
 
 
-def test_encoder_and_decoder_each_have_their_blocks() -> None:
+def test_encoder_and_decoder_both_have_blocks() -> None:
     model = Model(encoder=nn.ModuleList([layer(), layer()]), decoder=nn.ModuleList([layer(), layer()]))
     assert find_blocks(model) == ["encoder.0", "encoder.1", "decoder.0", "decoder.1"]
 
@@ -32,7 +32,7 @@ def test_residual_stages_are_blocks() -> None:
     assert find_blocks(model) == ["stage1", "stage2"]
 
 
-def test_leaves_and_modules_without_parameters_are_not() -> None:
+def test_leaf_modules_and_modules_without_parameters_are_not_blocks() -> None:
     assert find_blocks(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU())) == []
 
 
@@ -42,35 +42,35 @@ def test_blocks_that_share_a_parameter_with_others_are_left_out() -> None:
     assert find_blocks(Model(layers=layers)) == ["layers.1"]
 
 
-class Walks(nn.Module):
-    """Goes through its first stages layer by layer, and calls the others."""
+class UncalledStages(nn.Module):
+    """Iterates over the layers of its first two stages without calling the stages; calls the others."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.walked1, self.walked2 = layer(), layer()
+        self.iterated1, self.iterated2 = layer(), layer()
         self.called = nn.ModuleList([layer(), layer()])
 
     def forward(self, x):
-        for stage in (self.walked1, self.walked2):
-            for each in stage:
-                x = each(x)
-        for each in self.called:
-            x = each(x)
+        for stage in (self.iterated1, self.iterated2):
+            for submodule in stage:
+                x = submodule(x)
+        for stage in self.called:
+            x = stage(x)
         return x
 
 
-def test_what_is_not_called_is_no_block() -> None:
-    deferred = defer_init(Walks, seed=0)
-    assert find_blocks(deferred.module) == ["walked1", "walked2", "called.0", "called.1"]
-    micro = MicroBatch(torch.zeros(3, 2), None, 3)
-    called = called_modules(deferred.module, lambda _: deferred.forward(micro))
-    assert find_blocks(deferred.module, called) == ["called.0", "called.1"]
+def test_a_module_that_is_not_called_is_not_a_block() -> None:
+    traceable = defer_init(UncalledStages, seed=0).trace_copy()
+    assert find_blocks(traceable.module) == ["iterated1", "iterated2", "called.0", "called.1"]
+    micro_batch = MicroBatch(torch.zeros(3, 2), None, 3)
+    called = called_modules(traceable.module, lambda _: traceable.forward(micro_batch))
+    assert find_blocks(traceable.module, called) == ["called.0", "called.1"]
 
 
-def test_a_forward_that_fails_tells_nothing() -> None:
-    assert called_modules(Walks(), lambda _: 1 / 0) is None
+def test_called_modules_is_none_if_the_forward_fails() -> None:
+    assert called_modules(UncalledStages(), lambda _: 1 / 0) is None
 
 
 def test_a_shared_module_is_found_once() -> None:
-    one = layer()
-    assert find_blocks(Model(layers=nn.ModuleList([one, one, layer()]))) == ["layers.0", "layers.2"]
+    shared = layer()
+    assert find_blocks(Model(layers=nn.ModuleList([shared, shared, layer()]))) == ["layers.0", "layers.2"]

@@ -1,4 +1,4 @@
-"""The profile's figures against closed forms, and against what a real run keeps."""
+"""The profile equals closed-form counts, and its activations those that a real run saves."""
 
 import sys
 from pathlib import Path
@@ -20,20 +20,20 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(60)
-def test_llama_3_405b_equals_the_closed_forms() -> None:
+def test_llama_3_405b_equals_closed_form_counts() -> None:
     width, depth, heads, kv_heads, hidden, words = one_rank.MODELS["llama3-405b"].values()
     length = 8192
     job = one_rank.make_job("llama3-405b", depth, length, batch=16)
-    found = profile_of(TracedModel(job, open_data(job)), samples=1)
+    profile = profile_of(TracedModel(job, open_data(job)), samples=1)
     matrices = 2 * width**2 + 2 * width * (width // heads * kv_heads) + 3 * width * hidden
-    assert found.parameters == depth * (matrices + 2 * width) + 2 * words * width + width == 405_853_388_800
+    assert profile.parameters == depth * (matrices + 2 * width) + 2 * words * width + width == 405_853_388_800
     matmuls = 2 * length * (depth * matrices + words * width)
     attention = 4 * length**2 * width * depth
-    assert found.forward_flops("matrix") == matmuls
-    assert found.forward_flops("attention") == attention
-    assert found.flops == 3 * matmuls + attention * 7 // 2  # backward computes the scores once more
-    assert found.optimizer_bytes == 2 * 4 * found.parameters
-    assert [len(block.names) for block in found.blocks] == [depth]
+    assert profile.forward_flops("matrix") == matmuls
+    assert profile.forward_flops("attention") == attention
+    assert profile.flops == 3 * matmuls + attention * 7 // 2  # backward recomputes the attention scores
+    assert profile.optimizer_bytes == 2 * 4 * profile.parameters
+    assert [len(block.names) for block in profile.blocks] == [depth]
 
 
 @pytest.mark.parametrize(
@@ -46,22 +46,22 @@ def test_llama_3_405b_equals_the_closed_forms() -> None:
         ("tests/jobs/towers.py", []),
     ],
 )
-def test_kept_activations_are_those_of_a_real_run(script: str, arguments: list[str]) -> None:
+def test_activation_bytes_equal_those_of_a_real_run(script: str, arguments: list[str]) -> None:
     job = load_job(ROOT / script, tuple(arguments))
     data = open_data(job)
-    found = profile_of(TracedModel(job, data), samples=4)
-    model, micro = job.model(), data.micro(0, 4)
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}
+    profile = profile_of(TracedModel(job, data), samples=4)
+    model, micro_batch = job.model(), data.micro(0, 4)
+    model_storages = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    saved: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
+        if storage.data_ptr() not in model_storages:
+            saved[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = objective_of(job.loss)(micro.forward(model), micro).sum
-    assert found.activation_bytes == pytest.approx(sum(kept.values()), rel=0.03)
-    assert found.parameters == sum(parameter.numel() for parameter in model.parameters())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = objective_of(job.loss)(micro_batch.forward(model), micro_batch).sum
+    assert profile.activation_bytes == pytest.approx(sum(saved.values()), rel=0.03)
+    assert profile.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert loss.isfinite()

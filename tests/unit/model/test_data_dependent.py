@@ -1,10 +1,12 @@
+"""Data-dependent operations on fake tensors return the largest possible shapes, and zeros."""
+
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onecurve.model.data_dependent import DataDependentFallback
 
 
-def test_what_depends_on_values_has_as_many_elements_as_it_could() -> None:
+def test_value_dependent_shapes_are_the_largest_possible() -> None:
     with FakeTensorMode(), DataDependentFallback():
         x = torch.randn(3, 4)
         mask = x > 0
@@ -12,7 +14,7 @@ def test_what_depends_on_values_has_as_many_elements_as_it_could() -> None:
         assert x[:, mask[0]].shape == (3, 4)
         assert mask.nonzero().shape == (12, 2)
         assert torch.masked_select(x, mask).shape == (12,)
-        assert [each.shape for each in torch.where(mask)] == [(12,), (12,)]
+        assert [indices.shape for indices in torch.where(mask)] == [(12,), (12,)]
 
 
 def test_a_number_that_is_read_is_zero() -> None:

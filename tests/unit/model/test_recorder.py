@@ -1,4 +1,4 @@
-"""Initial weights depend on the seed and the model alone, and cost no memory until they are asked for."""
+"""Initial weights depend only on the seed and the model, and need no memory until they are materialized."""
 
 import weakref
 
@@ -14,7 +14,7 @@ from onecurve.model.recorder import build_real, record
 
 
 class Odd(nn.Module):
-    """Constructors do all of this."""
+    """Does everything that constructors of real models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ def test_another_seed_gives_other_weights() -> None:
     assert not torch.equal(build_real(Odd, 5).head.weight, build_real(Odd, 6).head.weight)
 
 
-def test_the_callers_generators_are_left_alone() -> None:
+def test_the_callers_generators_are_not_changed() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     module, recorder = record(Odd, seed=5)
@@ -74,16 +74,16 @@ def test_the_callers_generators_are_left_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_realize_keeps_ties_marks_and_strays() -> None:
+def test_materialize_preserves_ties_attributes_and_unregistered_tensors() -> None:
     def build() -> nn.Module:
         module = Odd()
         module.scale.mark = "mine"
         return module
 
     deferred = defer_init(build, seed=5)
-    weights = Materializer(deferred.recorder, torch.device("cpu"), torch.float64)
-    weights.materialize(deferred.module.layers)  # in parts, as blocks are
-    weights.materialize(deferred.module)
+    materializer = Materializer(deferred.recorder, torch.device("cpu"), torch.float64)
+    materializer.materialize(deferred.module.layers)  # in two calls, as a sharded model does with its blocks
+    materializer.materialize(deferred.module)
     module, real = deferred.module, build_real(Odd, 5).double()
     for name, expected in tensors(real).items():
         assert torch.equal(tensors(module)[name], expected), name
@@ -94,12 +94,12 @@ def test_realize_keeps_ties_marks_and_strays() -> None:
     assert torch.equal(module.lstm(x)[0], real.lstm(x)[0])
 
 
-def test_a_trillion_parameters_can_be_drawn() -> None:
+def test_a_trillion_parameters_can_be_deferred() -> None:
     deferred = defer_init(lambda: nn.Sequential(*[nn.Linear(100_000, 100_000, bias=False) for _ in range(100)]), seed=0)
     assert deferred.parameter_bytes == 4 * 10**12
 
 
-def test_a_constructor_that_cannot_be_recorded_is_built_whole() -> None:
+def test_a_constructor_that_cannot_be_recorded_is_built_on_every_rank() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -112,7 +112,7 @@ def test_a_constructor_that_cannot_be_recorded_is_built_whole() -> None:
     assert torch.equal(deferred.module.weight, build_real(Counts, 1).weight)
 
 
-def test_weights_loaded_from_a_file_are_built_whole(tmp_path) -> None:
+def test_weights_loaded_from_a_file_are_built_on_every_rank(tmp_path) -> None:
     path = tmp_path / "pretrained.pt"
     torch.save(nn.Linear(3, 2).state_dict(), path)
 
@@ -126,7 +126,7 @@ def test_weights_loaded_from_a_file_are_built_whole(tmp_path) -> None:
     assert torch.equal(deferred.module.weight, torch.load(path)["weight"])
 
 
-def test_changes_of_a_tensor_from_outside_are_not_lost() -> None:
+def test_changes_to_a_tensor_from_outside_the_constructor_are_kept() -> None:
     outside = torch.ones(4, 3)
 
     def build() -> nn.Module:
@@ -140,16 +140,16 @@ def test_changes_of_a_tensor_from_outside_are_not_lost() -> None:
     assert deferred.module.weight[0].tolist() == [0.0] * 3
 
 
-def test_whole_tensors_are_freed_when_nothing_holds_them() -> None:
-    """A block's whole parameters must not outlive its sharding."""
+def test_the_materializer_does_not_keep_tensors_alive() -> None:
+    """The full parameters of a block must be freed once it is sharded."""
     deferred = defer_init(lambda: nn.Linear(3, 2), seed=1)
-    weights = Materializer(deferred.recorder, torch.device("cpu"))
-    weights.materialize(deferred.module)
-    held = weakref.ref(deferred.module.weight)
+    materializer = Materializer(deferred.recorder, torch.device("cpu"))
+    materializer.materialize(deferred.module)
+    weight = weakref.ref(deferred.module.weight)
     del deferred.module._parameters["weight"]
-    assert held() is None
+    assert weight() is None
 
 
-def test_a_wrong_constructor_is_the_users_error() -> None:
+def test_an_exception_in_the_constructor_is_a_user_code_error() -> None:
     with pytest.raises(UserCodeError, match=r"model\(\) raised TypeError"):
         defer_init(lambda: nn.Linear(3), seed=0)

@@ -1,9 +1,45 @@
+import pytest
+
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import from_json, to_json, write_toml
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.planner.plan_choice import as_text, choose_plan
+from onecurve.describe.requests import RunRequest
+from onecurve.planner.plan_choice import ranks_for, read_plan, read_precisions
+
+PLAN = Plan(Mesh(pipeline=2), 3, 4, stages=(3, 1), layouts={"head.weight": "dim 0"})
+CPU = Cluster.of("cpu", 4, 1 << 30, 4)
+GPUS = Cluster.of("cuda", 8, 80 << 30, 64)
 
 
-def test_a_plan_reaches_the_ranks_whole() -> None:
-    plan = Plan(Mesh(pipeline=2), 3, 4, stages=(3, 1), layouts={"head.weight": "dim 0"})
-    assert choose_plan(as_text(plan), 0, 0) == plan
-    assert choose_plan(as_text("pipeline2 mb3×4"), 0, 0) == Plan(Mesh(pipeline=2), 3, 4)
+def test_a_plan_is_read_from_text_a_file_or_as_it_is(tmp_path) -> None:
+    write_toml(PLAN, tmp_path / "plan.toml")
+    assert read_plan(PLAN) is PLAN
+    assert read_plan("pipeline2 mb3×4") == Plan(Mesh(pipeline=2), 3, 4)
+    assert read_plan(str(tmp_path / "plan.toml")) == PLAN
+    assert read_plan("auto") is None
+
+
+def test_a_request_carries_the_full_plan_to_the_ranks() -> None:
+    request = RunRequest(
+        script="a.py", arguments=("lr=1",), plan=PLAN, out="runs/a", fresh=False, quiet=True, tensorboard=False
+    )
+    assert from_json(RunRequest, to_json(request).encode(), "request") == request
+
+
+def test_the_number_of_ranks_follows_from_the_plan_or_the_devices() -> None:
+    assert ranks_for(PLAN, None, CPU) == 2
+    assert ranks_for(None, 3, CPU) == 3
+    assert ranks_for(None, None, CPU) == 1
+    assert ranks_for(None, None, GPUS) == 8
+    with pytest.raises(OnecurveError, match="it has 2 ranks, but 3 were asked for"):
+        ranks_for(PLAN, 3, CPU)
+    with pytest.raises(OnecurveError, match="ranks = 0; it must be at least 1"):
+        ranks_for(None, 0, CPU)
+
+
+def test_precisions_are_ordered_and_unknown_ones_refused() -> None:
+    assert read_precisions(["bf16", "fp32"]) == ["fp32", "bf16"]
+    with pytest.raises(OnecurveError, match="'int4'"):
+        read_precisions(["int4"])

@@ -11,7 +11,7 @@ from onecurve.report.sink import JsonLines
 
 
 def step(number: int, **changes) -> StepRecord:
-    facts = {
+    fields = {
         "step": number,
         "loss": 2.5,
         "count": 8,
@@ -20,7 +20,7 @@ def step(number: int, **changes) -> StepRecord:
         "loss_scale": 1.0,
         "samples": 8 * (number + 1),
     }
-    return StepRecord(**(facts | {"skipped": False, "seconds": {"rounds": 0.1}} | changes))
+    return StepRecord(**(fields | {"skipped": False, "seconds": {"rounds": 0.1}} | changes))
 
 
 def shown(records, steps: int = 400, **console) -> str:
@@ -32,7 +32,7 @@ def shown(records, steps: int = 400, **console) -> str:
     return file.getvalue()
 
 
-def test_without_a_terminal_there_are_few_plain_lines() -> None:
+def test_without_a_terminal_a_few_plain_lines_are_printed() -> None:
     text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400), *map(step, range(400))])
     lines = text.splitlines()
     assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps"
@@ -50,19 +50,19 @@ def test_in_a_terminal_the_bar_fits_80_columns() -> None:
     assert "left" in last
 
 
-def test_events_are_told() -> None:
+def test_events_are_printed() -> None:
     text = shown(
         [step(0, skipped=True), EvaluationRecord(4, 1.5, {"top1": 0.75}, 360, 0.25), EventRecord("stopped", "x")]
     )
-    assert "step 1: loss or gradient not finite, update skipped" in text
+    assert "step 1: loss or gradient is not finite, update skipped" in text
     assert "step   5/400  evaluation: loss 1.5000  top1 0.7500  (360 samples, 250.0 ms)" in text
     assert "stopped  x" in text
 
 
-def test_a_record_is_a_line_of_json(tmp_path) -> None:
+def test_a_record_is_written_at_once_as_a_line_of_json(tmp_path) -> None:
     sink = JsonLines(tmp_path / "records" / "rank-0.jsonl")
     sink.write(step(3, loss=float("nan")))
-    text = (tmp_path / "records" / "rank-0.jsonl").read_text()  # there before the sink is closed
+    text = (tmp_path / "records" / "rank-0.jsonl").read_text()  # read before the sink is closed
     assert text.startswith('{"step":3,"loss":null,')
     sink.close()
 
@@ -72,9 +72,9 @@ def test_numbers_have_units() -> None:
     assert [seconds_text(s) for s in (0.0412, 8.3, 125, 11_220)] == ["41.2 ms", "8.3 s", "2 min 05 s", "3 h 07 min"]
 
 
-def test_verdicts_read_well() -> None:
+def test_verdicts_are_printed() -> None:
     good, bad = Verdict("mb8 fp64", True, 2e-16, 1, "loss"), Verdict("shard2 mb4 fp64", False, 0.5, 2, "gradient w")
     assert "holds" in verdict_line(good, 16)
     assert "first at step 2, gradient w" in verdict_line(bad, 16)
-    assert result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))[-1].startswith("1 of 2 plans do not compute")
+    assert result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))[-1].startswith("1 of 2 plans differ")
     assert result_lines(CheckResult("fp64", 4, 1e-9, (good,), ("a note",)))[0] == "note: a note"

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from onecurve.describe.errors import OnecurveError
-from onecurve.runs.folder import RECORDS, WEIGHTS, RunLock, clear_previous_run, refuse_foreign_folder
+from onecurve.runs.folder import RECORDS, WEIGHTS, clear_previous_run, refuse_foreign_folder
+from onecurve.runs.lock import RunLock
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
     first = RunLock(tmp_path / "a")
-    with pytest.raises(OnecurveError, match="another run is at work in it"):
+    with pytest.raises(OnecurveError, match="another run is using it"):
         RunLock(tmp_path / "a")
     first.release()
     RunLock(tmp_path / "a").release()
@@ -27,7 +28,7 @@ def test_only_what_a_run_wrote_is_removed(tmp_path: Path) -> None:
     clear_previous_run(tmp_path, fresh=False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "notes.txt"]
     (tmp_path / WEIGHTS).touch()
-    with pytest.raises(OnecurveError, match="holds a run already"):
+    with pytest.raises(OnecurveError, match="already holds a run"):
         clear_previous_run(tmp_path, fresh=False)
     clear_previous_run(tmp_path, fresh=True)
     assert not (tmp_path / WEIGHTS).exists()

@@ -1,3 +1,5 @@
+import pytest
+
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.search.reason import reason
@@ -12,20 +14,43 @@ def estimate(seconds: dict[str, float], memory: dict[str, float]) -> Estimate:
 BEST = estimate({"forward": 1.0, "bubble": 0.0}, {"weights": 1 * GIB})
 
 
-def test_what_does_not_fit_says_by_how_much_and_of_what() -> None:
-    found = reason(estimate({"forward": 0.1}, {"weights": 4 * GIB, "optimizer": 8 * GIB}), BEST)
-    assert found == "does not fit: 12.0 GiB per rank, 2.0 GiB too much; most of it optimizer state"
+def test_a_plan_that_does_not_fit_names_the_excess_and_the_largest_component() -> None:
+    text = reason(estimate({"forward": 0.1}, {"weights": 4 * GIB, "optimizer": 8 * GIB}), BEST)
+    assert text == "does not fit: 12.0 GiB per rank, 2.0 GiB too much; most of it optimizer state"
 
 
-def test_what_is_slower_says_what_for() -> None:
-    found = reason(estimate({"forward": 0.9, "bubble": 0.3}, {"weights": GIB}), BEST)
-    assert found == "20% slower: stages wait for each other (+300.0 ms)"
+def test_a_slower_plan_names_the_cause() -> None:
+    text = reason(estimate({"forward": 0.9, "bubble": 0.3}, {"weights": GIB}), BEST)
+    assert text == "20% slower: stages wait for each other (+300.0 ms)"
 
 
-def test_much_slower_is_told_in_times() -> None:
+def test_a_much_slower_plan_is_described_by_a_factor() -> None:
     assert reason(estimate({"forward": 4.0}, {"weights": GIB}), BEST).startswith("4 times slower")
 
 
 def test_as_fast_but_larger() -> None:
-    found = reason(estimate({"forward": 1.0}, {"weights": 2 * GIB}), BEST)
-    assert found == "as fast, but takes 1.0 GiB more memory"
+    text = reason(estimate({"forward": 1.0}, {"weights": 2 * GIB}), BEST)
+    assert text == "as fast, but needs 1.0 GiB more memory"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(1.0, "as fast"), (1.0049, "as fast"), (1.006, "1% slower"), (2.99, "199% slower"), (3.0, "3 times slower")],
+)
+def test_how_much_slower(seconds: float, words: str) -> None:
+    assert reason(estimate({"forward": seconds}, {"weights": GIB}), BEST).startswith(words)
+
+
+def test_a_cause_that_the_best_plan_does_not_have() -> None:
+    text = reason(estimate({"forward": 1.0, "tensor": 0.5}, {"weights": GIB}), BEST)
+    assert text.startswith("50% slower: matrix products wait")
+    assert text.endswith("(+500.0 ms)")
+
+
+def test_as_fast_with_about_the_same_memory() -> None:
+    assert reason(estimate({"forward": 1.0}, {"weights": 1.005 * GIB}), BEST) == "as fast"
+    assert reason(estimate({"forward": 1.0}, {"weights": 0.5 * GIB}), BEST) == "as fast"
+
+
+def test_a_plan_that_uses_all_memory_fits() -> None:
+    assert reason(estimate({"forward": 1.0}, {"weights": 10 * GIB}), BEST).startswith("as fast, but")

@@ -10,15 +10,15 @@ from onecurve.search.stage_balance import balance
 costs = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=8)
 
 
-def ways(count: int, stages: int) -> list[tuple[int, ...]]:
+def divisions(count: int, stages: int) -> list[tuple[int, ...]]:
     return [sizes for sizes in itertools.product(range(1, count + 1), repeat=stages) if sum(sizes) == count]
 
 
-def dearest(costs: list, sizes: tuple[int, ...], first: tuple, last: tuple) -> tuple:
+def most_expensive(costs: list, sizes: tuple[int, ...], first: tuple, last: tuple) -> tuple:
     ends = [0, *itertools.accumulate(sizes)]
     stages = [
         tuple(
-            sum(each[n] for each in costs[begin:end])
+            sum(cost[n] for cost in costs[begin:end])
             + (first[n] if k == 0 else 0)
             + (last[n] if k == len(sizes) - 1 else 0)
             for n in (0, 1)
@@ -34,20 +34,22 @@ def dearest(costs: list, sizes: tuple[int, ...], first: tuple, last: tuple) -> t
     st.tuples(st.integers(0, 9), st.integers(0, 9)),
     st.tuples(st.integers(0, 9), st.integers(0, 9)),
 )
-def test_no_other_way_has_a_cheaper_dearest_stage(costs: list, stages: int, first: tuple, last: tuple) -> None:
+def test_no_other_division_has_a_cheaper_most_expensive_stage(
+    costs: list, stages: int, first: tuple, last: tuple
+) -> None:
     if stages > len(costs):
         return
-    found = balance(BlockChain(tuple(costs), first, last), stages)
-    best = min(dearest(costs, sizes, first, last) for sizes in ways(len(costs), stages))
-    assert sum(found) == len(costs)
-    assert dearest(costs, found, first, last) == best
+    chosen = balance(BlockChain(tuple(costs), first, last), stages)
+    best = min(most_expensive(costs, sizes, first, last) for sizes in divisions(len(costs), stages))
+    assert sum(chosen) == len(costs)
+    assert most_expensive(costs, chosen, first, last) == best
 
 
 def test_a_heavy_head_takes_a_block_from_the_last_stage() -> None:
     assert balance(BlockChain(((1, 0),) * 8, last=(2, 0)), 2) == (5, 3)
 
 
-def test_hundreds_of_blocks_take_no_time() -> None:
+def test_hundreds_of_blocks_are_divided_quickly() -> None:
     begin = time.perf_counter()
     assert balance(BlockChain(((1, 1),) * 480), 16) == (30,) * 16
-    assert time.perf_counter() - begin < 3  # all ways, without leaving out the hopeless ones, took ten
+    assert time.perf_counter() - begin < 3  # an exhaustive search took ten

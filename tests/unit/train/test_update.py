@@ -9,19 +9,19 @@ from onecurve.train.step_report import factor, outcome, squares
 from onecurve.train.update import can_skip_on_device
 
 
-def pieces_of(module: nn.Module, first: bool = True):
-    return [local_tensor_of(name, parameter, first) for name, parameter in module.named_parameters()]
+def local_tensors_of(module: nn.Module, is_first_holder: bool = True):
+    return [local_tensor_of(name, parameter, is_first_holder) for name, parameter in module.named_parameters()]
 
 
-def test_clipping_is_torchs_own() -> None:
+def test_clipping_matches_torch() -> None:
     torch.manual_seed(0)
     module = nn.Linear(5, 3)
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter) * 10
-    local_tensors = pieces_of(module)
+    local_tensors = local_tensors_of(module)
     sums = torch.tensor([6.0, 4.0, squares(local_tensors), 0.0, 0.0], dtype=torch.float64)
-    by = factor(sums, nominal=8, clip=0.3)
-    ours = [parameter.grad * by for parameter in module.parameters()]
+    scale = factor(sums, nominal=8, clip=0.3)
+    ours = [parameter.grad * scale for parameter in module.parameters()]
     for parameter in module.parameters():
         parameter.grad *= 8 / 4
     norm = nn.utils.clip_grad_norm_(module.parameters(), 0.3)
@@ -36,23 +36,23 @@ def test_a_small_gradient_is_not_clipped() -> None:
     assert factor(sums, nominal=8, clip=None).item() == 1.0
 
 
-def test_a_replica_that_is_not_the_first_counts_nothing() -> None:
+def test_a_rank_that_is_not_the_first_holder_adds_nothing_to_the_norm() -> None:
     module = nn.Linear(5, 3)
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
-    assert squares(pieces_of(module, first=True)).item() == pytest.approx(18)
-    assert squares(pieces_of(module, first=False)).item() == 0
+    assert squares(local_tensors_of(module, is_first_holder=True)).item() == pytest.approx(18)
+    assert squares(local_tensors_of(module, is_first_holder=False)).item() == 0
 
 
-def test_what_is_not_finite() -> None:
+def test_steps_without_a_finite_loss_and_norm_are_detected() -> None:
     assert outcome([1.0, 8.0, 4.0, 0.0, 0.0], 8).finite
     assert not outcome([math.nan, 8.0, 4.0, 0.0, 0.0], 8).finite
     assert not outcome([1.0, 8.0, math.inf, 0.0, 0.0], 8).finite
-    assert not outcome([0.0, 0.0, 0.0, 0.0, 0.0], 8).finite  # nothing was counted
+    assert not outcome([0.0, 0.0, 0.0, 0.0, 0.0], 8).finite  # the count is 0
     assert outcome([1.0, 8.0, 4.0, 1.0, 0.0], 8).stop
 
 
-def test_which_optimizers_can_skip_by_themselves() -> None:
+def test_only_fused_optimizers_can_skip_on_the_device() -> None:
     parameters = [nn.Parameter(torch.zeros(1))]
     assert can_skip_on_device(torch.optim.AdamW(parameters, fused=True))
     assert not can_skip_on_device(torch.optim.RMSprop(parameters))

@@ -1,0 +1,114 @@
+"""Plans a job for a cluster: traces its costs, times the model if the cluster is this host, searches.
+
+`onecurve plan` asks for advice, a run without a plan for the best plan alone; both come from the same estimates.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onecurve.data.training_data import TrainingData
+from onecurve.describe.advice import Advice
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.costs import JobCosts
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.estimate import Estimate
+from onecurve.describe.plan import Precision
+from onecurve.device.device import local_device
+from onecurve.job.job import Job
+from onecurve.measure.refusal import explain_trace_failure
+from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.planner.advisor import advise, estimate_with_layouts, hint_at_faster_precision
+from onecurve.planner.clusters import Say
+from onecurve.planner.job_costs import costs_of
+from onecurve.planner.timing import time_model
+from onecurve.planner.traced_model import TracedModel
+from onecurve.predict.estimator import Estimator
+from onecurve.search.branch_and_bound import BranchAndBound, SearchResult
+from onecurve.search.space import Space
+
+DEVICES_PER_HOST = 8
+"""Accelerators of a common host: tensor parallelism is traced for at least as many, so that hints can suggest it."""
+_WORTH_MENTIONING = 1.2
+"""A precision that was not allowed is mentioned if it is at least this many times as fast."""
+
+
+class Planner:
+    """One job on one cluster. Construction traces the model on fake tensors; no device is used."""
+
+    def __init__(
+        self,
+        job: Job,
+        data: TrainingData,
+        cluster: Cluster,
+        precisions: Sequence[Precision],
+        say: Say,
+        *,
+        compare_precisions: bool = False,
+    ) -> None:
+        """`precisions`: those that a plan may compute in. `compare_precisions` also prices bf16 where it is not among
+        them but would be faster, so that advice can mention it."""
+        self._job, self._data, self._cluster, self._say = job, data, cluster, say
+        self._precisions = list(precisions)
+        self._compared = _faster_precisions(cluster, precisions) if compare_precisions else []
+        say("tracing the model")
+        self._deferred = defer_init(job.model, job.seed)
+        self._costs = self._trace(self._deferred)
+
+    def time_model(self) -> None:
+        """Time the model on this host's device, and use the timings in all estimates from now on."""
+        self._say("timing the model on this device")
+        precisions = [*self._precisions, *self._compared]
+        timings = time_model(
+            self._job, self._data, self._deferred, local_device(0), self._cluster, self._costs, precisions
+        )
+        self._costs = replace(self._costs, timings=timings)
+
+    def ignore_read_time(self) -> None:
+        """Leave the time to read data out of the estimates: it was measured here, and the cluster is elsewhere."""
+        self._costs = replace(self._costs, read_seconds_per_sample=0.0)
+
+    def best(self) -> Estimate | None:
+        """Return the fastest plan that fits, with its layouts and stages; None if none fits."""
+        estimator = self._estimator(self._precisions)
+        best = _search(estimator).best
+        return None if best is None else estimate_with_layouts(estimator, best.plan)
+
+    def advice(self, script: str) -> Advice:
+        """Return the best plan, why the others lost, and hints."""
+        self._say("searching")
+        estimator = self._estimator(self._precisions)
+        advice = advise(script, estimator, _search(estimator), _search)
+        if self._compared:
+            faster = _search(self._estimator(self._compared)).best
+            hints = hint_at_faster_precision(faster, advice.best, _WORTH_MENTIONING)
+            advice = replace(advice, hints=(*advice.hints, *hints))
+        return advice
+
+    def _trace(self, deferred: DeferredModel) -> JobCosts:
+        cluster = self._cluster
+        max_degree = cluster.ranks_per_host
+        if cluster.device_kind != "cpu":
+            max_degree = max(DEVICES_PER_HOST, max_degree)
+        traced = TracedModel(self._job, self._data, deferred)
+        try:
+            return costs_of(traced, [*self._precisions, *self._compared], max_degree)
+        except OnecurveError:
+            raise
+        except Exception as error:  # the user's model or loss may read values, which fake tensors do not have
+            reason = explain_trace_failure(error, traced.model, "profile")
+            raise OnecurveError(f"model: it could not be traced on fake tensors ({reason})") from error
+
+    def _estimator(self, precisions: Sequence[Precision]) -> Estimator:
+        traces = {name: trace for name, trace in self._costs.traces.items() if name in precisions}
+        timings = tuple(timing for timing in self._costs.timings if timing.precision in precisions)
+        return Estimator(self._cluster, replace(self._costs, traces=traces, timings=timings))
+
+
+def _search(estimator: Estimator) -> SearchResult:
+    return BranchAndBound(Space(estimator)).run()
+
+
+def _faster_precisions(cluster: Cluster, precisions: Sequence[Precision]) -> list[Precision]:
+    device = cluster.groups[0].device
+    faster = "bf16" in device.flops and device.speed("bf16") > _WORTH_MENTIONING * device.speed("fp32")
+    return ["bf16"] if faster and "bf16" not in precisions else []

@@ -1,0 +1,47 @@
+"""The lock of a run's folder: two runs in one folder would remove each other's files."""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from onecurve.describe.errors import OnecurveError
+
+LOCK = ".lock"
+
+
+class RunLock:
+    """Locks folders of this host until it is released or the process ends. Other hosts are not seen."""
+
+    def __init__(self, *folders: Path) -> None:
+        self._handles: list[int] = []
+        try:
+            for folder in folders:
+                self._handles.append(_lock(folder))
+        except OnecurveError:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """Unlock explicitly: closing is not enough, because loader processes have inherited the handles."""
+        for handle in self._handles:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+        self._handles = []
+
+
+def _lock(folder: Path) -> int:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise OnecurveError(f"{folder}: cannot be written ({error.strerror}); give another --out") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise OnecurveError(f"{folder}: another run is using it; wait until it ends, or give another --out") from None
+    except OSError:
+        pass  # a file system without locks
+    return handle

@@ -1,0 +1,192 @@
+"""Builds a run on this rank, in the order in which things must happen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from onecurve.apply.base_part import BasePart
+from onecurve.apply.process_mesh import make_mesh
+from onecurve.checkpoint.pretrained import load_weights
+from onecurve.checkpoint.saver import SaveEvent
+from onecurve.checkpoint.weights import refuse_unsupported_dtypes
+from onecurve.data.training_data import open_data
+from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan, default_plan
+from onecurve.describe.plan_validation import validate
+from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.device.collectives import broadcast_first_text
+from onecurve.device.cores import pin_to_cores
+from onecurve.device.device import loader_workers, local_cluster, local_device
+from onecurve.device.world import World
+from onecurve.job.job import Job
+from onecurve.model.deferred import defer_init
+from onecurve.planner.completion import PlanCompleter
+from onecurve.planner.job_profile import optimizer_tensors
+from onecurve.predict.memory import refuse_if_too_large, state_bytes
+from onecurve.runs.lock import RunLock
+from onecurve.runtime.assembly import (
+    Assembly,
+    ManualAssembly,
+    assemble,
+    assemble_manual,
+    first_names,
+    refuse_unmatched_groups,
+)
+from onecurve.runtime.checkpoints import Checkpoints, Resumed
+from onecurve.runtime.fingerprint import fingerprint
+from onecurve.runtime.loaders import open_loaders
+from onecurve.runtime.manual import refuse_unsupported_manual
+from onecurve.runtime.run import Run, RunParts, saved_tensors
+from onecurve.train.early_stopping import BestTracker
+from onecurve.train.loss_scale import LossScale
+from onecurve.train.state import TrainState
+from onecurve.train.step_flags import StepFlags
+from onecurve.train.trainer import Trainer
+
+
+def build_run(
+    job: Job,
+    plan: Plan | None,
+    *,
+    out: Path | None = None,
+    fresh: bool = False,
+    manual: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    lock: RunLock | None = None,
+    on_event: Callable[[SaveEvent], None] = lambda _: None,
+) -> Run:
+    """Build a run on this rank of the world that the environment describes. All ranks must call it.
+
+    `plan`: None replicates the model on every rank. `out`: the run's folder; the run continues from its newest
+    checkpoint unless `fresh`. `manual`: the user calls backward. `stop`: asked once per step. `lock`: released when the
+    run ends, or if it cannot be built.
+    """
+    try:
+        return _build(job, plan, out, fresh, manual, stop, lock, on_event)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def _build(
+    job: Job,
+    plan: Plan | None,
+    out: Path | None,
+    fresh: bool,
+    manual: bool,
+    stop: Callable[[], bool],
+    lock: RunLock | None,
+    on_event: Callable[[SaveEvent], None],
+) -> Run:
+    world = World.from_environment() or World()
+    device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
+    cluster = local_cluster()
+    plan = plan or default_plan(job.global_batch, world.size)
+    validate(plan, job.global_batch, cluster)
+    _refuse_other_world(plan, world)
+    if manual:
+        refuse_unsupported_manual(job, plan)
+    pin_to_cores(world.local_rank, world.local_size, plan.threads)
+
+    data_rank = plan.mesh.data_rank(world.rank)
+    data = open_data(job)
+    loaders = open_loaders(job, data, plan, data_rank, loader_workers(cluster, world.local_size))
+    deferred = defer_init(job.model, job.seed)
+    refuse_unmatched_groups(job, deferred)
+    refuse_if_too_large(
+        state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
+    )
+    identity, names, parameters = (
+        fingerprint(job, deferred.module, data),
+        first_names(deferred.module),
+        deferred.parameters,
+    )
+
+    resolved = ResolvedPlan(plan) if manual else None
+    if resolved is None and world.rank == 0:  # layouts cannot be derived once the process group exists
+        resolved = PlanCompleter(job, data, deferred).resolve(plan)
+    world.join(device)
+    resolved = _share(resolved, world)
+    mesh = make_mesh(plan.mesh, world.rank, device.kind)
+    checkpoints = None
+    if out is not None and job.save is not None:
+        checkpoints = Checkpoints(job.save, out, world, device, resolved.plan, identity)
+    flags = StepFlags(stop=stop, save=checkpoints.overdue if checkpoints is not None else lambda: False)
+    assembly: Assembly | ManualAssembly
+    if manual:
+        assembly = assemble_manual(job, resolved.plan, mesh, device, data, deferred, flags)
+    else:
+        assembly = assemble(job, resolved, mesh, device, data, deferred, flags)
+        if loaders.evaluation_sample is not None:  # a mistake in a metric shows before training, not after
+            assembly.trainer.try_metrics(assembly.part.place(loaders.evaluation_sample))
+    refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
+
+    # Everything is known to work. Only now may an earlier run's checkpoints be removed.
+    resumed = _resume(checkpoints, assembly.part, fresh)
+    best = BestTracker(job.evaluate) if job.evaluate is not None else None
+    warnings = [deferred.warning]
+    if resumed is not None:
+        _restore(assembly, resumed, best)
+        loaders.training.start(resumed.state.step, resumed.state.position)
+    elif job.weights is not None:
+        warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, names))
+    assembly.part.drop_gathered()
+    return Run(
+        RunParts(
+            job=job,
+            plan=resolved.plan,
+            world=world,
+            device=device,
+            data_rank=data_rank,
+            part=assembly.part,
+            trainer=assembly.trainer,
+            loaders=loaders,
+            steps=data.steps,
+            parameters=parameters,
+            checkpoints=checkpoints,
+            best=best,
+            state=resumed.state if resumed is not None else TrainState(),
+            resumed=resumed.text if resumed is not None else "",
+            warning=" ".join(filter(None, warnings)),
+            lock=lock,
+            on_event=on_event,
+        )
+    )
+
+
+def _share(resolved: ResolvedPlan | None, world: World) -> ResolvedPlan:
+    """Pass what the first rank derived to all ranks."""
+    if world.size == 1:
+        assert resolved is not None
+        return resolved
+    text = broadcast_first_text(dist.group.WORLD, to_json(resolved) if world.rank == 0 else "")
+    return from_json(ResolvedPlan, text.encode(), "plan")
+
+
+def _resume(checkpoints: Checkpoints | None, part: BasePart, fresh: bool) -> Resumed | None:
+    if checkpoints is None:
+        return None
+    if fresh:
+        checkpoints.remove_all()
+        return None
+    return checkpoints.resume(lambda: saved_tensors(part))
+
+
+def _restore(assembly: Assembly | ManualAssembly, resumed: Resumed, best: BestTracker | None) -> None:
+    for update in assembly.trainer.updates.values():
+        update.load_state(resumed.optimizer_states)
+    if isinstance(assembly.trainer, Trainer) and resumed.precision == "fp16":  # other precisions save no loss scale
+        assembly.trainer.restore_loss_scale(LossScale(resumed.state.loss_scale, resumed.state.good_steps))
+    if best is not None:
+        best.restore(resumed.state.best)
+
+
+def _refuse_other_world(plan: Plan, world: World) -> None:
+    if plan.mesh.size != world.size:
+        raise OnecurveError(
+            f"plan {plan}: it needs {plan.mesh.size} ranks, but this world has {world.size}; start as many ranks as "
+            "the plan has, or change the plan"
+        )

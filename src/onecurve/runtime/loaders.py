@@ -1,0 +1,30 @@
+"""The data loaders of one rank."""
+
+from dataclasses import dataclass
+
+from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
+from onecurve.data.order import Sample
+from onecurve.data.training_data import TrainingData, open_dataset
+from onecurve.describe.plan import Plan
+from onecurve.job.batch import MicroBatch
+from onecurve.job.job import Job
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """Loader processes live as long as the rank. They are forked, so open them before the rank starts threads."""
+
+    training: TrainingBatches
+    evaluation: EvaluationBatches | None = None
+    evaluation_sample: MicroBatch | None = None
+    """One sample of the evaluation data, to try loss and metrics on."""
+
+
+def open_loaders(job: Job, data: TrainingData, plan: Plan, data_rank: int, workers: int) -> Loaders:
+    """`workers`: loader processes per loader; 0 reads in this process."""
+    training = data.batches(plan, data_rank, workers)
+    if job.evaluate is None:
+        return Loaders(training)
+    reader = Reader(open_dataset(job.evaluate.data, "evaluate.data"), job.seed, job.collate)
+    evaluation = EvaluationBatches(reader, plan, data_rank, workers)
+    return Loaders(training, evaluation, reader.batch([Sample(0, 0, 0)]))

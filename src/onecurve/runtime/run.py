@@ -1,0 +1,291 @@
+"""A training on this rank: the object that a loop iterates over and steps."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch import Tensor
+
+from onecurve.apply.base_part import BasePart
+from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.saver import SaveEvent
+from onecurve.checkpoint.weights import save_weights
+from onecurve.data.loader import Batch
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
+from onecurve.describe.record import EvaluationRecord
+from onecurve.describe.seed import mix
+from onecurve.device.device import Device
+from onecurve.device.local_tensor import LocalTensor
+from onecurve.device.world import World
+from onecurve.job.job import Job
+from onecurve.job.weighted import Weighted
+from onecurve.runs.lock import RunLock
+from onecurve.runtime.checkpoints import Checkpoints
+from onecurve.runtime.loaders import Loaders
+from onecurve.train.early_stopping import BestTracker
+from onecurve.train.manual_trainer import ManualTrainer
+from onecurve.train.state import TrainState
+from onecurve.train.step_report import StepReport
+from onecurve.train.trainer import Trainer
+
+_NEVER_CALLED = "run.checkpoint() was never called, so no checkpoint was made before the end; call it after every step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunParts:
+    """What a run is built from."""
+
+    job: Job
+    plan: Plan
+    world: World
+    device: Device
+    data_rank: int
+    part: BasePart
+    trainer: Trainer | ManualTrainer
+    loaders: Loaders
+    steps: int
+    """Steps of the whole training."""
+    parameters: int
+    checkpoints: Checkpoints | None
+    """None if the run has no folder, or the job saves no checkpoints."""
+    best: BestTracker | None
+    """None if the job has no evaluation."""
+    state: TrainState
+    """Where the training continues."""
+    resumed: str = ""
+    """What the run was resumed from, for a person; empty if it was not."""
+    warning: str = ""
+    lock: RunLock | None = None
+    on_event: Callable[[SaveEvent], None]
+    """Called with every event of a save."""
+
+
+class Run:
+    """A training on this rank. Iterate over it for batches; call `step` with each, then `checkpoint`.
+
+    If it was prepared with `backward="mine"`, call `backward` and `update` instead of `step`.
+    """
+
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
+        self.job, self.plan, self.world, self.device = parts.job, parts.plan, parts.world, parts.device
+        self.model = parts.part.module
+        self.steps, self.parameters = parts.steps, parts.parameters
+        self.resumed, self.warning = parts.resumed, parts.warning
+        self.best = parts.best
+        """Tracks the best evaluation so far; None if the job has no evaluation."""
+        self._part, self._checkpoints = parts.part, parts.checkpoints
+        self._steps_done = parts.state.step
+        self._batch_step = parts.state.step
+        self._newest: StepReport | None = None
+        self._readable: StepReport | None = None
+        self._best_improved = self._checkpoint_called = False
+        self._data_seconds = self._evaluation_seconds = self._checkpoint_seconds = 0.0
+        self._last_end = time.perf_counter()
+
+    # The loop
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield this rank's share of each step. With `backward="mine"` it is already on the device, and the random
+        generators are seeded by (seed, step, rank)."""
+        batches = iter(self._parts.loaders.training)
+        while True:
+            begin = time.perf_counter()
+            batch = next(batches, None)
+            self._data_seconds = time.perf_counter() - begin
+            if batch is None:
+                return
+            self._batch_step = batch.step
+            trainer = self._parts.trainer
+            if isinstance(trainer, ManualTrainer):
+                trainer.begin_step(batch.step)
+                self.device.seed(mix(self.job.seed, batch.step, self._parts.data_rank, 3))
+                batch = Batch(batch.step, [self._part.place(micro) for micro in batch.rounds])
+            yield batch
+
+    def step(self, batch: Batch) -> StepReport:
+        """Run one step: forward, backward, gradient accumulation, reduction, clipping, update."""
+        report = self._trainer.step(batch.step, batch.rounds)
+        now = time.perf_counter()
+        self._note(report, late=self.reports_late)
+        seconds = {
+            "data": self._data_seconds,
+            "evaluation": self._evaluation_seconds,
+            "checkpoint": self._checkpoint_seconds,
+            **report.seconds,
+        }
+        report.seconds = {**seconds, "other": now - self._last_end - sum(seconds.values())}
+        self._last_end = now
+        self._evaluation_seconds = self._checkpoint_seconds = 0.0
+        return report
+
+    def backward(self, weighted: Weighted | Tensor) -> None:
+        """Add the gradients of a loss: `Weighted(sum, count)`, or one value per sample. For `backward="mine"`.
+
+        All ranks must call it equally often. The first call after an update clears the gradients that are left over.
+        """
+        self._manual_trainer.backward(weighted)
+
+    def update(self, name: str = "") -> StepReport:
+        """Sum the gradients of one optimizer over the ranks, divide by the count of all losses since the last update,
+        clip, update. For `backward="mine"`; all ranks must call it. The report's loss is the mean over all ranks."""
+        trainer = self._manual_trainer
+        report = trainer.update(name)
+        self._note(report, late=trainer.updates[name].skips_on_device)
+        return report
+
+    def evaluate(self) -> EvaluationRecord:
+        """Return loss and metrics over the job's evaluation data, each sample once. All ranks must call it."""
+        evaluation = self._parts.loaders.evaluation
+        if evaluation is None or self.best is None:
+            raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
+        record = self._trainer.evaluate(self._steps_done - 1, evaluation)
+        self._evaluation_seconds += record.seconds
+        if self.best.add(record) and self.job.save is not None and self.job.save.best:
+            self._best_improved = True
+        return record
+
+    def evaluation_due(self, step: int) -> bool:
+        """True if the model is to be evaluated after this step (counted from 0)."""
+        every = self.job.evaluate.every if self.job.evaluate else None
+        return every is not None and ((step + 1) % every == 0 or step + 1 == self.steps)
+
+    # Checkpoints
+
+    def checkpoint(self) -> None:
+        """Save a checkpoint in the background if one is due. Call it on all ranks after every step and evaluation.
+
+        One is due as `Job.save` says, and after an evaluation that is the best so far. Without a folder (`out`) this
+        does nothing.
+        """
+        self._checkpoint_called = True
+        if self._checkpoints is None:
+            return
+        # On accelerators the readable report is that of the step before, whose request may have been served already.
+        report = self._readable
+        asked = report is not None and report.step >= self._checkpoints.begun_step and report.outcome.save
+        if asked or self._best_improved or self._checkpoints.due(self._steps_done):
+            self._save_checkpoint()
+        self._pass_on_events()
+
+    def finish(self) -> None:
+        """Save where the training stands, and wait until that is done. Leaving the `with` block does this too."""
+        if self._checkpoints is not None:
+            self._save_checkpoint()
+            self._checkpoints.wait()
+            self._pass_on_events()
+
+    def save(self, path: str | Path) -> None:
+        """Write the weights as one safetensors file. All ranks must call it; rank 0 writes."""
+        self._part.sync_buffers()
+        save_weights(self._part.state_dict_tensors, Path(path), writer=self.world.rank == 0)
+
+    def load_model(self, checkpoint: Checkpoint) -> None:
+        """Replace the weights by those of a checkpoint, to evaluate them."""
+        checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
+        self._part.drop_gathered()
+
+    # What a loop may ask
+
+    @property
+    def first_step(self) -> int:
+        """Steps that were done before this run was started or resumed."""
+        return self._parts.state.step
+
+    @property
+    def last_loss(self) -> float:
+        """Loss of the step before the first one of this run; NaN if there is none."""
+        loss = self._parts.state.loss
+        return math.nan if loss is None else loss
+
+    @property
+    def reports_late(self) -> bool:
+        """True if a step's outcome should be read after the next step was queued, so that the host never waits."""
+        return self._trainer.update.skips_on_device
+
+    @property
+    def out_of_patience(self) -> bool:
+        """True if early stopping should end the run."""
+        return self.best is not None and self.best.out_of_patience
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+            if self._checkpoints is not None and self._steps_done > self.first_step and not self._checkpoint_called:
+                self._parts.on_event(SaveEvent("warning", _NEVER_CALLED))
+        if self._checkpoints is not None:
+            self._checkpoints.close()
+        self.world.leave()
+        if self._parts.lock is not None:
+            self._parts.lock.release()
+
+    # Internals
+
+    @property
+    def _trainer(self) -> Trainer:
+        if not isinstance(self._parts.trainer, Trainer):
+            raise OnecurveError(
+                "this run was prepared with backward='mine': call run.backward(loss) and run.update(name) instead"
+            )
+        return self._parts.trainer
+
+    @property
+    def _manual_trainer(self) -> ManualTrainer:
+        if not isinstance(self._parts.trainer, ManualTrainer):
+            raise OnecurveError(
+                "this run calls backward by itself: call run.step(batch), or prepare it with backward='mine'"
+            )
+        return self._parts.trainer
+
+    def _note(self, report: StepReport, late: bool) -> None:
+        self._readable, self._newest = self._newest if late else report, report
+        self._steps_done = self._batch_step + 1
+
+    def _save_checkpoint(self) -> None:
+        assert self._checkpoints is not None
+        begin = time.perf_counter()
+        self._best_improved = False
+        self._part.sync_buffers()
+        updates = self._parts.trainer.updates.values()
+        optimizer_state = {name: state for update in updates for name, state in update.state().items()}
+        self._checkpoints.save(lambda: saved_tensors(self._part), optimizer_state, self._train_state())
+        self._checkpoint_seconds += time.perf_counter() - begin
+
+    def _train_state(self) -> TrainState:
+        start, trainer = self._parts.state, self._parts.trainer
+        step = self._steps_done
+        position = start.position + (step - start.step) * self.job.global_batch
+        if not isinstance(trainer, Trainer):
+            return TrainState(step, position)
+        loss = self._newest.loss if self._newest is not None else self.last_loss
+        best = self.best.best if self.best is not None else None
+        return TrainState(
+            step=step,
+            position=position,
+            loss=loss if math.isfinite(loss) else None,
+            loss_scale=trainer.loss_scale.value,
+            good_steps=trainer.loss_scale.good_steps,
+            best=best if best is not None and math.isfinite(best.value) else None,
+        )
+
+    def _pass_on_events(self) -> None:
+        assert self._checkpoints is not None
+        for event in self._checkpoints.take_events():
+            self._parts.on_event(event)
+
+
+def saved_tensors(part: BasePart) -> list[LocalTensor]:
+    """Return what a checkpoint holds: the model's state_dict, and parameters that the state_dict leaves out."""
+    in_state_dict = part.state_dict_tensors
+    names = {tensor.name for tensor in in_state_dict}
+    return [*in_state_dict, *(tensor for tensor in part.parameters if tensor.name not in names)]

@@ -1,0 +1,41 @@
+"""The state of a training besides its tensors: all that a checkpoint has to restore."""
+
+from dataclasses import dataclass
+
+from onecurve.describe.errors import OnecurveError
+
+_MAX_COUNT = 1 << 60
+
+
+@dataclass(frozen=True)
+class BestState:
+    """The best evaluation so far."""
+
+    watch: str
+    """`loss`, or the name of a metric."""
+    better: str
+    """`lower` or `higher`."""
+    value: float
+    step: int
+    """The step after which it was measured, counted from 0."""
+    evaluations_since: int = 0
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """Where a training stands. Data order, schedule and random numbers are functions of it."""
+
+    step: int = 0
+    """Steps done."""
+    position: int = 0
+    """Samples consumed."""
+    loss: float | None = None
+    """Loss of the last step; None before the first step or if it was not finite."""
+    loss_scale: float = 1.0
+    good_steps: int = 0
+    """Finite steps since the loss scale last changed."""
+    best: BestState | None = None
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.step <= _MAX_COUNT and 0 <= self.position <= _MAX_COUNT):
+            raise OnecurveError(f"train state: step = {self.step}, position = {self.position}; out of range")

@@ -1,0 +1,43 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.mesh import AXES, Mesh
+
+MESH = Mesh(pipeline=2, replicate=2, shard=3, tensor=2)
+
+
+def test_the_last_axis_varies_fastest() -> None:
+    assert MESH.size == 24
+    assert MESH.coordinates(1) == {"pipeline": 0, "replicate": 0, "shard": 0, "context": 0, "expert": 0, "tensor": 1}
+    # 23 = 12 · 1 + 6 · 1 + 2 · 2 + 1
+    assert MESH.coordinates(23) == {"pipeline": 1, "replicate": 1, "shard": 2, "context": 0, "expert": 0, "tensor": 1}
+
+
+def test_data_ranks_count_shards_within_replicas() -> None:
+    assert MESH.data == 6
+    assert [MESH.data_rank(rank) for rank in range(0, 12, 2)] == [0, 1, 2, 3, 4, 5]
+    assert MESH.data_rank(23) == MESH.data_rank(10) == 5
+
+
+def test_groups_of_one_axis_and_of_two() -> None:
+    mesh = Mesh(replicate=2, shard=2, tensor=2)
+    assert mesh.groups("tensor") == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert mesh.groups("replicate") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    assert mesh.groups("replicate", "shard") == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+@given(st.builds(Mesh, **{axis: st.integers(1, 3) for axis in AXES}), st.sets(st.sampled_from(AXES)))
+def test_groups_contain_every_rank_once(mesh: Mesh, axes: set[str]) -> None:
+    groups = mesh.groups(*axes)
+    assert sorted(rank for group in groups for rank in group) == list(range(mesh.size))
+    for group in groups:
+        fixed = [{axis: mesh.coordinates(rank)[axis] for axis in AXES if axis not in axes} for rank in group]
+        assert all(coordinates == fixed[0] for coordinates in fixed)
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_a_degree_below_one_is_refused_by_name(axis: str) -> None:
+    with pytest.raises(OnecurveError, match=f"{axis} = 0"):
+        Mesh(**{axis: 0})
