@@ -1,6 +1,10 @@
-"""What an expert writes by hand for the GPT of examples/gpt.py: DDP or FSDP2, clipping, the guard, the mean loss.
+"""A hand-written training loop for the GPT of examples/gpt.py on DDP or FSDP2, as an expert would write it.
 
-`torchrun --nproc-per-node 2 benchmarks/bare.py` trains a step or two, for the time from launch to the first step.
+It clips gradients, skips steps that are not finite and averages the loss over ranks. overhead.py measures onecurve
+against this loop.
+
+`torchrun --nproc-per-node 2 benchmarks/bare.py` trains two steps and prints the loss of each; overhead.py uses it to
+measure the time from launch to the first step.
 """
 
 import math
@@ -32,7 +36,7 @@ def build() -> nn.Module:
 
 
 def bare_step(engine: str, precision: str, steps: int) -> Step:
-    """One step by hand, on this rank's samples: returns the loss of the whole batch."""
+    """Return a function that trains one step on this rank's samples and returns the loss of the global batch."""
     module = build()
     if engine == "ddp":
         model: nn.Module = DistributedDataParallel(module, gradient_as_bucket_view=True)
@@ -43,9 +47,9 @@ def bare_step(engine: str, precision: str, steps: int) -> Step:
             fully_shard(block, **settings)
         model = fully_shard(module, **settings)
     named = list(module.named_parameters())
-    plain = [p for name, p in named if "norm" in name or name.endswith(".bias")]
-    decayed = [p for name, p in named if not ("norm" in name or name.endswith(".bias"))]
-    groups = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
+    no_decay = [p for name, p in named if "norm" in name or name.endswith(".bias")]
+    decay = [p for name, p in named if not ("norm" in name or name.endswith(".bias"))]
+    groups = [{"params": decay}, {"params": no_decay, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, weight_decay=0.1, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / 20, (1 + math.cos(math.pi * step / steps)) / 2)
@@ -58,25 +62,25 @@ def bare_step(engine: str, precision: str, steps: int) -> Step:
             loss = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        total = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        mean = loss.detach().clone()
-        dist.all_reduce(mean)
-        value = mean.item() / dist.get_world_size()
-        if math.isfinite(value) and math.isfinite(total.item()):
+        global_norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        loss_sum = loss.detach().clone()
+        dist.all_reduce(loss_sum)
+        mean_loss = loss_sum.item() / dist.get_world_size()
+        if math.isfinite(mean_loss) and math.isfinite(global_norm.item()):
             optimizer.step()
         schedule.step()
-        return value
+        return mean_loss
 
     return step
 
 
 def main() -> None:
-    """The whole program, as its user would start it."""
+    """Train two steps, as a user of torchrun would start it."""
     dist.init_process_group("gloo")
-    data = gpt.Source(slice(0, -3), SIZES["context"])
-    sampler = DistributedSampler(data)
-    share = SIZES["batch"] // dist.get_world_size()
-    loader = DataLoader(data, share, sampler=sampler, collate_fn=gpt.collate, num_workers=1)
+    dataset = gpt.SourceCode(slice(0, -3), SIZES["context"])
+    sampler = DistributedSampler(dataset)
+    local_batch = SIZES["batch"] // dist.get_world_size()
+    loader = DataLoader(dataset, local_batch, sampler=sampler, collate_fn=gpt.collate, num_workers=1)
     step = bare_step("ddp", "fp32", 2)
     for number, (text, target) in zip(range(2), loader, strict=False):
         loss = step(number, text, target)

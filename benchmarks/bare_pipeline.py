@@ -1,6 +1,7 @@
-"""What an expert writes by hand to run examples/llama.py in two stages: a module for each, torch's own stage and 1F1B.
+"""A hand-written training loop for examples/llama.py in two pipeline stages, as an expert would write it.
 
-Clipping, the guard and the loss as in the other loops.
+Each stage is a module of its own, run by PyTorch's `PipelineStage` and `Schedule1F1B`. Gradient clipping, the skipping
+of steps that are not finite and the loss are the same as in bare.py. overhead.py measures onecurve against this loop.
 """
 
 import math
@@ -16,19 +17,23 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 ROUNDS = 4
 
 
-class First(nn.Module):
+class FirstStage(nn.Module):
+    """The embedding and the first `blocks` layers."""
+
     def __init__(self, model: nn.Module, blocks: int) -> None:
         super().__init__()
-        self.words, self.layers = model.words, model.layers[:blocks]
+        self.embedding, self.layers = model.embedding, model.layers[:blocks]
 
     def forward(self, text: Tensor) -> Tensor:
-        x = self.words(text)
+        x = self.embedding(text)
         for layer in self.layers:
             x = layer(x)
         return x
 
 
-class Last(nn.Module):
+class LastStage(nn.Module):
+    """The last `blocks` layers, the final norm and the output head."""
+
     def __init__(self, model: nn.Module, blocks: int) -> None:
         super().__init__()
         self.layers, self.norm, self.head = model.layers[-blocks:], model.norm, model.head
@@ -39,21 +44,21 @@ class Last(nn.Module):
         return self.head(self.norm(x))
 
 
-def loss_of(logits: Tensor, target: Tensor) -> Tensor:
+def mean_loss(logits: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
 def stages_step(blocks: tuple[int, ...]) -> Step:
-    """`blocks`: how many each of the two stages has."""
+    """Return a function that trains one step. `blocks`: the number of layers in each of the two stages."""
     rank, model = dist.get_rank(), build()
-    module = First(model, blocks[0]) if rank == 0 else Last(model, blocks[1])
-    batch = SIZES["batch"] // ROUNDS
-    text = torch.zeros(batch, SIZES["context"], dtype=torch.int64)
-    stream = torch.zeros(batch, SIZES["context"], SIZES["width"]).requires_grad_()
-    logits = torch.zeros(batch, SIZES["context"], 256)
-    shapes = {"input_args": text, "output_args": stream} if rank == 0 else {"input_args": stream, "output_args": logits}
-    stage = PipelineStage(module, rank, 2, torch.device("cpu"), **shapes)
-    schedule = Schedule1F1B(stage, ROUNDS, loss_fn=loss_of)
+    module = FirstStage(model, blocks[0]) if rank == 0 else LastStage(model, blocks[1])
+    micro_batch = SIZES["batch"] // ROUNDS
+    text = torch.zeros(micro_batch, SIZES["context"], dtype=torch.int64)
+    hidden = torch.zeros(micro_batch, SIZES["context"], SIZES["width"]).requires_grad_()
+    logits = torch.zeros(micro_batch, SIZES["context"], 256)
+    inputs, outputs = (text, hidden) if rank == 0 else (hidden, logits)
+    stage = PipelineStage(module, rank, 2, torch.device("cpu"), input_args=inputs, output_args=outputs)
+    schedule = Schedule1F1B(stage, ROUNDS, loss_fn=mean_loss)
     parameters = list(module.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=LR, weight_decay=0.1, fused=True)
 
@@ -65,14 +70,14 @@ def stages_step(blocks: tuple[int, ...]) -> Step:
         else:
             schedule.step(target=target, losses=losses, return_outputs=False)
         gradients = [p.grad for p in parameters]
-        square = torch.stack(torch._foreach_norm(gradients)).square().sum()
+        squared_norm = torch.stack(torch._foreach_norm(gradients)).square().sum()
         loss = torch.stack(losses).mean().detach() if losses else torch.zeros(())
-        sums = torch.stack([loss, square])
+        sums = torch.stack([loss, squared_norm])
         dist.all_reduce(sums)
-        value, norm = sums[0].item(), math.sqrt(sums[1].item())
+        loss_value, norm = sums[0].item(), math.sqrt(sums[1].item())
         torch._foreach_mul_(gradients, min(1.0, 1.0 / (norm + 1e-6)))
-        if math.isfinite(value) and math.isfinite(norm):
+        if math.isfinite(loss_value) and math.isfinite(norm):
             optimizer.step()
-        return value
+        return loss_value
 
     return step

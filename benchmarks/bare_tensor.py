@@ -1,9 +1,14 @@
-"""What an expert writes by hand to cut examples/llama.py along the tensor axis: torch's parallel styles, or plain local
-tensors with explicit sums. Clipping, the guard and the loss as in the other loops."""
+"""Hand-written tensor-parallel training loops for examples/llama.py, as an expert would write them.
+
+One loop uses PyTorch's `parallelize_module`, the other plain local tensors with explicit all-reduces. Gradient
+clipping, the skipping of steps that are not finite and the loss are the same as in bare.py. overhead.py measures
+onecurve against both loops.
+"""
 
 import math
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import llama
 
-_COLUMNS, _ROWS = ("q", "k", "v", "gate", "up"), ("o", "down")
+_COLWISE, _ROWWISE = ("q", "k", "v", "gate", "up"), ("o", "down")
 
 
 def build() -> nn.Module:
@@ -28,49 +33,52 @@ def build() -> nn.Module:
 
 
 def styles_step(mesh: DeviceMesh) -> Step:
-    """torch's parallelize_module; the layers are told how many heads they have here."""
+    """Return a function that trains one step of a model split by `parallelize_module`."""
     model = build()
     for layer in model.layers:
         parallelize_module(
             layer,
             mesh,
-            {name: ColwiseParallel() for name in _COLUMNS} | {name: RowwiseParallel() for name in _ROWS},
+            {name: ColwiseParallel() for name in _COLWISE} | {name: RowwiseParallel() for name in _ROWWISE},
         )
-        _halve(layer, mesh.size())
+        _use_local_heads(layer, mesh.size())
     head = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-    parallelize_module(model, mesh, {"words": RowwiseParallel(input_layouts=Replicate()), "head": head})
+    parallelize_module(model, mesh, {"embedding": RowwiseParallel(input_layouts=Replicate()), "head": head})
 
-    def loss_of(text: Tensor, target: Tensor) -> Tensor:
+    def mean_loss(text: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(model(text).flatten(0, 1), target.flatten())
 
-    return _stepping(model, loss_of, loss_parallel)
+    return _step_function(model, mean_loss, loss_parallel)
 
 
 def local_step(mesh: DeviceMesh, compiled: bool) -> Step:
-    """No distributed tensors at all: every rank holds slices and sums what must be summed. The vocabulary is whole."""
+    """Return a function that trains one step without DTensors: each rank holds slices of the layers and all-reduces
+    partial sums. Embedding and head are replicated."""
     model = build()
-    place, degree = mesh.get_local_rank(), mesh.size()
+    tensor_rank, degree = mesh.get_local_rank(), mesh.size()
     for layer in model.layers:
-        for name in (*_COLUMNS, *_ROWS):
+        for name in (*_COLWISE, *_ROWWISE):
             linear = getattr(layer, name)
-            part = linear.weight.detach().chunk(degree, 0 if name in _COLUMNS else 1)[place]
-            linear.weight = nn.Parameter(part.contiguous())
-            linear.weight.cut = True
-        _halve(layer, degree)
-        layer.attention_norm.register_forward_hook(lambda *call: _Enter.apply(call[-1]))
-        layer.mlp_norm.register_forward_hook(lambda *call: _Enter.apply(call[-1]))
-        layer.o.register_forward_hook(lambda *call: _Leave.apply(call[-1]))
-        layer.down.register_forward_hook(lambda *call: _Leave.apply(call[-1]))
+            local_weight = linear.weight.detach().chunk(degree, 0 if name in _COLWISE else 1)[tensor_rank]
+            linear.weight = nn.Parameter(local_weight.contiguous())
+            linear.weight.is_split = True
+        _use_local_heads(layer, degree)
+        layer.attention_norm.register_forward_hook(lambda *call: _AllReduceBackward.apply(call[-1]))
+        layer.mlp_norm.register_forward_hook(lambda *call: _AllReduceBackward.apply(call[-1]))
+        layer.o.register_forward_hook(lambda *call: _AllReduceForward.apply(call[-1]))
+        layer.down.register_forward_hook(lambda *call: _AllReduceForward.apply(call[-1]))
         if compiled:
             layer.compile()
 
-    def loss_of(text: Tensor, target: Tensor) -> Tensor:
+    def mean_loss(text: Tensor, target: Tensor) -> Tensor:
         return F.cross_entropy(model(text).flatten(0, 1), target.flatten())
 
-    return _stepping(model, loss_of)
+    return _step_function(model, mean_loss)
 
 
-class _Enter(torch.autograd.Function):
+class _AllReduceBackward(torch.autograd.Function):
+    """The identity in forward; all-reduces the gradient in backward."""
+
     @staticmethod
     def forward(_: Any, x: Tensor) -> Tensor:
         return x.view_as(x)
@@ -82,7 +90,9 @@ class _Enter(torch.autograd.Function):
         return gradient
 
 
-class _Leave(torch.autograd.Function):
+class _AllReduceForward(torch.autograd.Function):
+    """All-reduces its input in forward; the identity in backward."""
+
     @staticmethod
     def forward(_: Any, x: Tensor) -> Tensor:
         x = x.clone()
@@ -94,21 +104,22 @@ class _Leave(torch.autograd.Function):
         return gradient
 
 
-def _halve(layer: nn.Module, degree: int) -> None:
+def _use_local_heads(layer: nn.Module, degree: int) -> None:
+    """Set the layer's head counts to those of one tensor rank."""
     layer.heads //= degree
     layer.kv_heads //= degree
     layer.forward = _local_forward(layer, degree)
 
 
 def _local_forward(layer: nn.Module, degree: int) -> Callable[[Tensor], Tensor]:
-    """The example's forward with the local width where heads are joined, which is all an expert changes."""
+    """Return the forward of the example's layer with the local width where heads are concatenated."""
 
     def forward(x: Tensor) -> Tensor:
         B, T, D = x.shape
         y = layer.attention_norm(x)
-        q = layer.q(y).view(B, T, layer.heads, layer.size).transpose(1, 2)
-        k = layer.k(y).view(B, T, layer.kv_heads, layer.size).transpose(1, 2)
-        v = layer.v(y).view(B, T, layer.kv_heads, layer.size).transpose(1, 2)
+        q = layer.q(y).view(B, T, layer.heads, layer.head_size).transpose(1, 2)
+        k = layer.k(y).view(B, T, layer.kv_heads, layer.head_size).transpose(1, 2)
+        v = layer.v(y).view(B, T, layer.kv_heads, layer.head_size).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(llama.rotate(q), llama.rotate(k), v, is_causal=True, enable_gqa=True)
         x = x + layer.o(mixed.transpose(1, 2).reshape(B, T, D // degree))
         y = layer.mlp_norm(x)
@@ -117,32 +128,30 @@ def _local_forward(layer: nn.Module, degree: int) -> Callable[[Tensor], Tensor]:
     return forward
 
 
-def _stepping(model: nn.Module, loss_of: Callable[[Tensor, Tensor], Tensor], around: Any = None) -> Step:
+def _step_function(
+    model: nn.Module, mean_loss: Callable[[Tensor, Tensor], Tensor], loss_context: Any = nullcontext
+) -> Step:
     parameters = list(model.parameters())
-    cut = [p for p in parameters if isinstance(p, DTensor) or hasattr(p, "cut")]
-    whole = [p for p in parameters if not (isinstance(p, DTensor) or hasattr(p, "cut"))]
-    optimizers = [torch.optim.AdamW(each, lr=LR, weight_decay=0.1, fused=True) for each in (cut, whole)]
+    split = [p for p in parameters if isinstance(p, DTensor) or hasattr(p, "is_split")]
+    replicated = [p for p in parameters if not (isinstance(p, DTensor) or hasattr(p, "is_split"))]
+    optimizers = [torch.optim.AdamW(group, lr=LR, weight_decay=0.1, fused=True) for group in (split, replicated)]
 
     def step(_: int, text: Tensor, target: Tensor) -> float:
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
-        if around is None:
-            loss = loss_of(text, target)
+        with loss_context():
+            loss = mean_loss(text, target)
             loss.backward()
-        else:
-            with around():
-                loss = loss_of(text, target)
-                loss.backward()
-        gradients = [[_local(p.grad) for p in each] for each in (cut, whole)]
-        squares = [torch.stack(torch._foreach_norm(each)).square().sum() for each in gradients]
-        dist.all_reduce(squares[0])
-        value, norm = _local(loss).item(), math.sqrt(squares[0].item() + squares[1].item())
-        for each in gradients:
-            torch._foreach_mul_(each, min(1.0, 1.0 / (norm + 1e-6)))
-        if math.isfinite(value) and math.isfinite(norm):
+        gradients = [[_local(p.grad) for p in group] for group in (split, replicated)]
+        squared_norms = [torch.stack(torch._foreach_norm(group)).square().sum() for group in gradients]
+        dist.all_reduce(squared_norms[0])
+        loss_value, norm = _local(loss).item(), math.sqrt(squared_norms[0].item() + squared_norms[1].item())
+        for group in gradients:
+            torch._foreach_mul_(group, min(1.0, 1.0 / (norm + 1e-6)))
+        if math.isfinite(loss_value) and math.isfinite(norm):
             for optimizer in optimizers:
                 optimizer.step()
-        return value
+        return loss_value
 
     return step
 

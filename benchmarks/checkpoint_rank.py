@@ -67,7 +67,7 @@ def timed(act: Callable[[], Any]) -> float:
 def dcp_state(run: oc.prepare) -> dict[str, Tensor]:
     """Return the parameters and the optimizer state as DCP needs them, with sharded tensors as DTensors."""
     state: dict[str, Tensor] = {}
-    states = run._parts.trainer.update.state()
+    states = run._components.trainer.update.state()
     for local_tensor in run._part.state_dict_tensors:
         parameter = local_tensor.registered.detach()
         state[local_tensor.name] = parameter

@@ -135,10 +135,13 @@ class Trials:
         self.package = folder / "src" / "onecurve"
         self._silence = os.open(os.devnull, os.O_WRONLY)
 
-    def passes_unchanged(self) -> bool:
-        tests = [self._folder / "tests" / "unit" / name for name in TESTED_BY]
-        _, status = os.waitpid(self._fork(self.package.parent, [tests], output=2), 0)
-        return status == 0
+    def check_unchanged(self) -> None:
+        """Stop if a test fails without any mutation."""
+        tests, log = [self._folder / "tests" / "unit" / name for name in TESTED_BY], self._folder / "unchanged.txt"
+        with log.open("w") as output:
+            _, status = os.waitpid(self._fork(self.package.parent, [tests], output.fileno()), 0)
+        if status:
+            raise SystemExit(f"{log.read_text()}\nunit tests fail without any mutation; make them pass first")
 
     def caught(self, mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
         """Yield each mutant when its tests end, with True if one of them failed or took too long."""
@@ -222,8 +225,7 @@ def main() -> None:
     survivors: list[Mutant] = []
     with tempfile.TemporaryDirectory() as folder:
         trials = Trials(Path(folder))
-        if not trials.passes_unchanged():
-            raise SystemExit("the unit tests fail without any mutation; make them pass first")
+        trials.check_unchanged()
         mutants = choose(trials.package, arguments.count, arguments.seed)
         with progress(len(mutants), quiet=arguments.json) as advance:
             for mutant, caught in trials.caught(mutants):

@@ -1,4 +1,7 @@
-"""Hosts on one machine: network namespaces on a bridge, links of a set rate, cores and quotas. Needs root."""
+"""Emulate several hosts on one machine; needs root.
+
+Each host is a network namespace on a common bridge, with a rate-limited link, one core and a CPU quota.
+"""
 
 import os
 import subprocess
@@ -9,38 +12,47 @@ from pathlib import Path
 
 _BRIDGE = "ocbr"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
-_PERIOD = 4_000
-"""Microseconds: short, so that a rank under a quota is slow rather than stopped now and then."""
-
-_BURST = {"100mbit": "64kb", "1gbit": "160kb"}
-"""What a link lets through at once: little, so that short messages are slow too."""
+_CPU_PERIOD = 4_000
+"""Period of the CPU quota in microseconds; short, so that a rank under a quota runs slowly and not in bursts."""
+_LINK_BURST = {"100mbit": "64kb", "1gbit": "160kb"}
+"""Burst size of the token bucket for each link rate; small, so that short messages are slowed too."""
 
 
 @dataclass(frozen=True)
 class Host:
+    """One emulated host."""
+
     name: str
+    """Name of the network namespace and of the cgroup."""
     address: str
+    """IPv4 address on the bridge."""
     interface: str
+    """Network interface inside the namespace."""
     core: int
+    """Index of the core that its processes are pinned to."""
     quota: float
-    """Part of a core."""
+    """Fraction of the core that its processes may use; 1 for no limit."""
 
     def command(self, command: Sequence[str]) -> list[str]:
+        """Return the command line that runs `command` on this host."""
         enter = f'echo $$ > {_CGROUP}/{self.name}/cgroup.procs; exec "$@"'
         pinned = ["taskset", "-c", str(self.core), *command]
         return ["sh", "-c", enter, "sh", "ip", "netns", "exec", self.name, *pinned]
 
 
 @contextmanager
-def hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[list[Host]]:
-    """`rate`: as tc writes it, or "" for no limit. Each host has one core, which some share where there are too few:
-    their quotas must leave room for each other."""
+def emulated_hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[list[Host]]:
+    """Create the hosts, and remove them at the end of the block.
+
+    `rate`: link rate in the notation of tc, or "" for no limit. `quotas`: fraction of a core for each host. If there
+    are more hosts than cores, several hosts share a core; the sum of their quotas must not exceed 1.
+    """
     cores = os.cpu_count() or 1
-    made = [Host(f"och{n}", f"10.77.0.{n + 1}", f"ocv{n}", n % cores, quotas[n]) for n in range(count)]
-    _remove(made)
+    hosts = [Host(f"och{n}", f"10.77.0.{n + 1}", f"ocv{n}", n % cores, quotas[n]) for n in range(count)]
+    _remove(hosts)
     try:
         _run(f"ip link add {_BRIDGE} type bridge", f"ip link set {_BRIDGE} up")
-        for host in made:
+        for host in hosts:
             _run(
                 f"ip netns add {host.name}",
                 f"ip link add {host.interface} type veth peer name {host.interface}b",
@@ -52,19 +64,19 @@ def hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[list[Host]
                 f"ip -n {host.name} link set lo up",
             )
             if rate:
-                shape = f"root tbf rate {rate} burst {_BURST[rate]} latency 400ms"
+                shape = f"root tbf rate {rate} burst {_LINK_BURST[rate]} latency 400ms"
                 _run(f"ip netns exec {host.name} tc qdisc add dev {host.interface} {shape}")
             folder = _CGROUP / host.name
             folder.mkdir(exist_ok=True)
-            (folder / "cpu.cfs_period_us").write_text(str(_PERIOD))
-            (folder / "cpu.cfs_quota_us").write_text(str(int(_PERIOD * host.quota)) if host.quota < 1 else "-1")
-        yield made
+            (folder / "cpu.cfs_period_us").write_text(str(_CPU_PERIOD))
+            (folder / "cpu.cfs_quota_us").write_text(str(int(_CPU_PERIOD * host.quota)) if host.quota < 1 else "-1")
+        yield hosts
     finally:
-        _remove(made)
+        _remove(hosts)
 
 
-def _remove(made: Sequence[Host]) -> None:
-    for host in made:
+def _remove(hosts: Sequence[Host]) -> None:
+    for host in hosts:
         subprocess.run(["ip", "netns", "del", host.name], capture_output=True, check=False)
         if (_CGROUP / host.name).exists():
             (_CGROUP / host.name).rmdir()

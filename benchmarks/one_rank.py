@@ -1,9 +1,10 @@
-"""One rank of a mesh of any size, built and traced without its peers: what it holds, and what it sends.
+"""Build and trace one rank of a mesh of any size, without its peers.
 
 `python benchmarks/one_rank.py --model llama3-405b --mesh pipeline=16,shard=128,tensor=8`
 
-The rank is made by the same code as a real one, in a pretended world (torch's fake process group), of tensors that have
-a shape and no memory. One micro-batch goes through each of its stages, forward and backward.
+The rank is built by the same code as a real one, but in PyTorch's fake process group and from fake tensors, which have
+a shape and no memory. One micro-batch runs forward and backward through each of the rank's stages. The script prints
+the bytes of parameters, gradients, optimizer state and activations that the rank holds, and its collectives.
 """
 
 import argparse
@@ -41,7 +42,6 @@ from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
-from onecurve.planner.pipeline_stages import dataflow_of
 from onecurve.planner.tensor_layouts import split_block_runs
 from onecurve.planner.traced_model import TracedModel
 
@@ -49,12 +49,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import llama
 
 MODELS = {
-    "llama3-8b": {"width": 4096, "depth": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "words": 128256},
-    "llama3-405b": {"width": 16384, "depth": 126, "heads": 128, "kv_heads": 8, "hidden": 53248, "words": 128256},
+    "llama3-8b": {"width": 4096, "depth": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "vocab_size": 128256},
+    "llama3-405b": {"width": 16384, "depth": 126, "heads": 128, "kv_heads": 8, "hidden": 53248, "vocab_size": 128256},
 }
 
 
 class Tokens:
+    """A dataset of zeros: only the shapes matter."""
+
     def __init__(self, length: int) -> None:
         self.length = length
 
@@ -67,86 +69,97 @@ class Tokens:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """What one rank holds and, for one micro-batch and the step's end, sends."""
+    """The memory and the collectives of one rank."""
 
     stages: tuple[tuple[int, ...], ...]
-    """The blocks of each of its stages."""
+    """Indices of the blocks in each of the rank's stages."""
     parameters: int
-    """Bytes, as are the following."""
+    """Bytes of parameters."""
     gradients: int
+    """Bytes of gradients."""
     optimizer: int
+    """Bytes of optimizer state."""
     activation_bytes: int
-    """Activations that one micro-batch saves for backward."""
+    """Bytes of activations that one micro-batch saves for backward."""
     in_flight: int
     """Largest number of micro-batches whose activations are in memory at the same time."""
     collectives: tuple[Collective, ...]
+    """Collectives of one micro-batch and of the gradient reduction at the end of the step."""
 
     @property
     def activations(self) -> int:
+        """Largest number of bytes of activations at one time."""
         return self.activation_bytes * self.in_flight
 
 
-class _Unmade:
-    """In place of the tape: tensors are never made."""
+class _MetaRecorder:
+    """Stands in for an InitRecorder: creates tensors on the meta device and does not replay initialization."""
 
     def value(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-class _PretendedPart(PipelinePart):
-    """A part that holds shapes."""
+class _FakePart(PipelinePart):
+    """A pipeline part whose tensors have a shape and no memory."""
 
     def _materialize(self, module: nn.Module) -> None:
-        if isinstance(self._materializer, Materializer) and not isinstance(self._materializer._recorder, _Unmade):
-            self._materializer = Materializer(_Unmade(), torch.device("meta"), self._master_dtype)  # type: ignore[arg-type]
+        if isinstance(self._materializer, Materializer) and not isinstance(self._materializer._recorder, _MetaRecorder):
+            self._materializer = Materializer(_MetaRecorder(), torch.device("meta"), self._master_dtype)  # type: ignore[arg-type]
         super()._materialize(module)
 
     def trace(self, micro: MicroBatch, job: oc.Job) -> tuple[int, list[Collective]]:
-        """Kept bytes and collectives of one micro-batch and the step's end."""
+        """Run one micro-batch and the gradient reduction on fake tensors.
+
+        Return the bytes of activations saved for backward, and the collectives.
+        """
         mode = FakeTensorMode(allow_non_fake_inputs=True)
-        count, activation_bytes = OpCounter(mode), {}
+        counter = OpCounter(mode)
+        storage_bytes: dict[int, int] = {}
         self.module.train()
         with mode:
             self._root.to_empty(device="cpu")
-            fake = torch.utils._pytree.tree_map(torch.empty_like, (micro.inputs, micro.target))
-            self._rounds, self._seeds = [MicroBatch(*fake, micro.samples)], [0]
+            inputs, target = torch.utils._pytree.tree_map(torch.empty_like, (micro.inputs, micro.target))
+            self._rounds, self._seeds = [MicroBatch(inputs, target, micro.samples)], [0]
             self._objective, self._scale = objective_of(job.loss), 1.0
             self._totals = torch.zeros(2, dtype=torch.float64)
             self._set_reduce_in_backward(False)
-            for number in self._stage_spans:
-                shapes = self._received_shapes(number, self._rounds[0])
+            for stage in self._stage_spans:
+                shapes = self._received_shapes(stage, self._rounds[0])
                 received = [torch.empty(x.shape, dtype=x.dtype).requires_grad_() for x in shapes]
-                keep = torch.autograd.graph.saved_tensors_hooks(lambda x: _keep(x, activation_bytes), lambda x: x)
-                with self._tensor_parallel_context(), count:
-                    with keep:
-                        output = self._root(self._train_forward, number, 0, *received)
+                record_saved = torch.autograd.graph.saved_tensors_hooks(
+                    lambda x: _record_storage(x, storage_bytes), lambda x: x
+                )
+                with self._tensor_parallel_context(), counter:
+                    with record_saved:
+                        output = self._root(self._train_forward, stage, 0, *received)
                     outputs = [output] if isinstance(output, Tensor) else list(output)
-                    count.when = "backward"
+                    counter.when = "backward"
                     torch.autograd.backward(outputs, [torch.empty_like(x) for x in outputs])
-                    count.when = "forward"
-            count.when = "backward"
-            with count:
+                    counter.when = "forward"
+            counter.when = "backward"
+            with counter:
                 self._finish_gradient_reduction()
         for storage in self._parameter_storages():
-            activation_bytes.pop(storage, None)
-        return sum(activation_bytes.values()), count.collectives
+            storage_bytes.pop(storage, None)
+        return sum(storage_bytes.values()), counter.collectives
 
     def _parameter_storages(self) -> set[int]:
-        """Of parameters, sharded and gathered."""
-        found = {_local(each).untyped_storage()._cdata for each in self._root.parameters()}
+        """Return the ids of the storages of all parameters, both sharded and all-gathered."""
+        storages = {_local(parameter).untyped_storage()._cdata for parameter in self._root.parameters()}
         if self._fsdp_root is not None:
             for state in fully_shard.state(self._fsdp_root)._state_ctx.all_states:
                 for group in state._fsdp_param_groups:
-                    for each in group.fsdp_params:
-                        gathered = [*each.all_gather_outputs, each._unsharded_param]
-                        found |= {_local(x).untyped_storage()._cdata for x in gathered}
-        return found
+                    for parameter in group.fsdp_params:
+                        gathered = [*parameter.all_gather_outputs, parameter._unsharded_param]
+                        storages |= {_local(x).untyped_storage()._cdata for x in gathered}
+        return storages
 
 
-def _keep(tensor: Tensor, kept: dict[int, int]) -> Tensor:
+def _record_storage(tensor: Tensor, storage_bytes: dict[int, int]) -> Tensor:
+    """Add the bytes of the tensor's storage to `storage_bytes`, keyed by the storage's id. Return the tensor."""
     local = _local(tensor)
     if isinstance(local, FakeTensor):
-        kept[local.untyped_storage()._cdata] = local.untyped_storage().nbytes()
+        storage_bytes[local.untyped_storage()._cdata] = local.untyped_storage().nbytes()
     return tensor
 
 
@@ -155,28 +168,28 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def complete(plan: Plan, job: oc.Job, data: TrainingData) -> Plan:
-    """Return the plan with its layouts and stages."""
+    """Return the plan with its tensor layouts and pipeline stages filled in."""
     deferred = defer_init(job.model, job.seed)
     return PlanCompleter(job, data, deferred).resolve(plan).plan
 
 
 def build(job: oc.Job, data: TrainingData, plan: Plan, rank: int) -> RankTrace:
-    """Build and trace one rank's part. `plan` has layouts and stages."""
-    dataflow = dataflow_of(TracedModel(job, data))
+    """Build and trace the part of one rank. `plan` must have its layouts and stages (see `complete`)."""
+    dataflow = TracedModel(job, data).dataflow
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=plan.mesh.size)
     try:
         mesh = make_mesh(plan.mesh, rank, "cpu")
         device = Device(torch.device("cpu"), "fake", asynchronous=False)
         deferred = defer_init(job.model, job.seed)
-        part = _PretendedPart(deferred, plan, mesh, device, dataflow, deferred.trace_copy(), job.batch_norm)
-        parameters = sum(local_tensor.local.nbytes for local_tensor in part.parameters)
-        trainable = sum(local_tensor.local.nbytes for local_tensor in part.trainable)
+        part = _FakePart(deferred, plan, mesh, device, dataflow, deferred.trace_copy(), job.batch_norm)
+        parameters = sum(parameter.local.nbytes for parameter in part.parameters)
+        trainable = sum(parameter.local.nbytes for parameter in part.trainable)
         stages = tuple(tuple(range(span.begin, span.end)) for span in part._stage_spans.values())
         activation_bytes, collectives = part.trace(data.micro(0, plan.share(0)[1]), job)
     finally:
         dist.destroy_process_group()
-    first = mesh.mesh.coordinates(rank)["pipeline"]
-    in_flight = plan.rounds if plan.schedule == "gpipe" else min(plan.rounds, plan.mesh.pipeline - first)
+    pipeline_rank = mesh.mesh.coordinates(rank)["pipeline"]
+    in_flight = plan.rounds if plan.schedule == "gpipe" else min(plan.rounds, plan.mesh.pipeline - pipeline_rank)
     return RankTrace(
         stages=stages,
         parameters=parameters,
@@ -189,26 +202,30 @@ def build(job: oc.Job, data: TrainingData, plan: Plan, rank: int) -> RankTrace:
 
 
 def expected(
-    job: oc.Job, data: TrainingData, plan: Plan, blocks: Sequence[int], flow_blocks: Sequence[str]
+    job: oc.Job, data: TrainingData, plan: Plan, blocks: Sequence[int], block_names: Sequence[str]
 ) -> Counter[str]:
-    """The collectives of a rank that has blocks alone, by the profile: each block's own along `tensor`, and a gather
-    forward, one backward and a reduce-scatter along `shard`."""
+    """Return the number of collectives that a rank with only these blocks should run for one micro-batch.
+
+    Along `tensor` they are those of each block's profile. Along `shard` each block has one all-gather in forward, one
+    in backward (zero3 only) and one reduce-scatter.
+    """
     counts: Counter[str] = Counter()
-    own = {flow_blocks[number] for number in blocks}
+    own_names = {block_names[index] for index in blocks}
     if plan.mesh.tensor > 1:
         for names, run in split_block_runs(TracedModel(job, data), plan, plan.share(0)[1]).items():
             assert run is not None
-            for each in run.work.collectives:
-                counts[f"{each.kind} {each.when}"] += len(own & set(names))
+            for collective in run.work.collectives:
+                counts[f"{collective.kind} {collective.when}"] += len(own_names & set(names))
     if plan.mesh.data > 1:
-        counts["all_gather forward"] += len(own)
-        counts["all_gather backward"] += len(own) if plan.sharding == "zero3" else 0
-        counts["reduce_scatter backward"] += len(own)
+        counts["all_gather forward"] += len(own_names)
+        counts["all_gather backward"] += len(own_names) if plan.sharding == "zero3" else 0
+        counts["reduce_scatter backward"] += len(own_names)
     return counts
 
 
-def counted(found: RankTrace) -> Counter[str]:
-    return Counter(f"{each.kind} {each.when}" for each in found.collectives)
+def counted(trace: RankTrace) -> Counter[str]:
+    """Return the number of collectives in a trace, keyed by kind and direction ("all_gather forward")."""
+    return Counter(f"{collective.kind} {collective.when}" for collective in trace.collectives)
 
 
 def make_job(model: str, depth: int | None, length: int, batch: int) -> oc.Job:
@@ -226,45 +243,52 @@ def make_job(model: str, depth: int | None, length: int, batch: int) -> oc.Job:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="llama3-405b")
-    parser.add_argument("--mesh", default="pipeline=16,shard=128,tensor=8")
-    parser.add_argument("--rank", type=int, help="default: in the middle of the mesh")
-    parser.add_argument("--length", type=int, default=8192, help="tokens of a sample")
-    parser.add_argument("--rounds", type=int, default=16)
+    parser.add_argument("--mesh", default="pipeline=16,shard=128,tensor=8", help="degree of each mesh axis")
+    parser.add_argument("--rank", type=int, help="rank to build (default: the middle of the mesh)")
+    parser.add_argument("--length", type=int, default=8192, help="tokens per sample")
+    parser.add_argument("--rounds", type=int, default=16, help="gradient-accumulation rounds per step")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
     begin = time.perf_counter()
-    mesh = Mesh(**{axis: int(degree) for axis, degree in (each.split("=") for each in chosen.mesh.split(","))})
-    plan = Plan(mesh, 1, chosen.rounds, chosen.precision, recompute=chosen.recompute, sequence=mesh.tensor > 1)
-    job = make_job(chosen.model, None, chosen.length, plan.global_batch)
+    mesh = Mesh(**{axis: int(degree) for axis, degree in (item.split("=") for item in arguments.mesh.split(","))})
+    plan = Plan(
+        mesh=mesh,
+        micro_batch=1,
+        rounds=arguments.rounds,
+        precision=arguments.precision,
+        recompute=arguments.recompute,
+        sequence=mesh.tensor > 1,
+    )
+    job = make_job(arguments.model, None, arguments.length, plan.global_batch)
     validate(plan, plan.global_batch, local_cluster())
     data = open_data(job)
     plan = complete(plan, job, data)
-    rank = mesh.size // 2 if chosen.rank is None else chosen.rank
-    found = build(job, data, plan, rank)
-    say(plan, rank, found)
+    rank = mesh.size // 2 if arguments.rank is None else arguments.rank
+    trace = build(job, data, plan, rank)
+    print_trace(plan, rank, trace)
     seconds = time.perf_counter() - begin
     print(f"in {seconds:.0f} s")
-    if chosen.json:
-        print(json.dumps({**summary(found), "seconds": seconds}))
+    if arguments.json:
+        print(json.dumps({**summary(trace), "seconds": seconds}))
 
 
-def say(plan: Plan, rank: int, found: RankTrace) -> None:
-    blocks = ", ".join(f"{each[0]}..{each[-1]}" for each in found.stages)
+def print_trace(plan: Plan, rank: int, trace: RankTrace) -> None:
+    blocks = ", ".join(f"{stage[0]}..{stage[-1]}" for stage in trace.stages)
     print(f"rank {rank} of {plan.mesh.size:,} under {plan}: blocks {blocks}")
     for name in ("parameters", "gradients", "optimizer"):
-        print(f"{name:12} {bytes_text(getattr(found, name)):>10}  {getattr(found, name):,} bytes")
-    per_micro_batch = f"{found.in_flight} × {found.activation_bytes:,} bytes at most"
-    print(f"{'activations':12} {bytes_text(found.activations):>10}  {per_micro_batch}")
-    sizes: Counter[tuple[str, int]] = Counter((f"{c.kind} {c.when}", c.size) for c in found.collectives)
-    for (name, size), times in sorted(sizes.items()):
-        print(f"{times:5} × {name:24} of {size:,} bytes")
+        print(f"{name:12} {bytes_text(getattr(trace, name)):>10}  {getattr(trace, name):,} bytes")
+    per_micro_batch = f"at most {trace.in_flight} × {trace.activation_bytes:,} bytes"
+    print(f"{'activations':12} {bytes_text(trace.activations):>10}  {per_micro_batch}")
+    sizes: Counter[tuple[str, int]] = Counter((f"{c.kind} {c.when}", c.size) for c in trace.collectives)
+    for (name, size), count in sorted(sizes.items()):
+        print(f"{count:5} × {name:24} of {size:,} bytes")
 
 
-def summary(found: RankTrace) -> dict[str, Any]:
+def summary(trace: RankTrace) -> dict[str, Any]:
     names = ("parameters", "gradients", "optimizer", "activations")
-    return {**{name: getattr(found, name) for name in names}, "collectives": dict(counted(found))}
+    return {**{name: getattr(trace, name) for name in names}, "collectives": dict(counted(trace))}
 
 
 if __name__ == "__main__":

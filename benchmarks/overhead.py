@@ -1,7 +1,10 @@
-"""What onecurve costs beside a loop written by hand on the same engine: `python benchmarks/overhead.py --json`.
+"""Measure the overhead of onecurve relative to hand-written loops on the same engine.
 
-Steps are alternated inside the same two processes, so the machine's noise falls on both; a ratio is the median over
-pairs of neighbouring steps, with a bootstrapped 95 % interval. The start is from launch to the first step's line.
+`python benchmarks/overhead.py --json`
+
+The loops alternate step by step in the same two processes, so that the machine's noise affects both. The script prints
+ratios of step time: the median over pairs of neighbouring steps, with a bootstrapped 95 % confidence interval. Start
+time is measured from launch to the line that reports the first step.
 """
 
 import argparse
@@ -21,12 +24,13 @@ from bare import SIZES
 
 HERE = Path(__file__).parent
 _RANKS = 2
-_DRAWS = 2000
-_STARTS = 7
+_BOOTSTRAP_SAMPLES = 2000
+_LAUNCHES = 7
+"""Number of launches per program when start time is measured."""
 
 
 def measure(script: str, pairs: int, loops: Sequence[str] = ()) -> dict[str, list[float]]:
-    """Seconds of every step of each loop."""
+    """Run a benchmark script with torchrun and return the seconds of every step, by loop."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "seconds.json"
         command = [*torchrun(), str(HERE / script), str(out), str(pairs), *loops]
@@ -38,12 +42,13 @@ def torchrun() -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(_RANKS)]
 
 
-def ratio(of: Sequence[float], to: Sequence[float]) -> tuple[float, tuple[float, float]]:
-    """The median ratio of neighbours, and its interval."""
-    ratios = [a / b for a, b in zip(of, to, strict=True)]
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(_DRAWS))
-    return statistics.median(ratios), (medians[int(0.025 * _DRAWS)], medians[int(0.975 * _DRAWS)])
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Return the median ratio of paired values and its 95 % confidence interval."""
+    ratios = [a / b for a, b in zip(numerators, denominators, strict=True)]
+    rng = random.Random(0)
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(_BOOTSTRAP_SAMPLES))
+    low, high = medians[int(0.025 * _BOOTSTRAP_SAMPLES)], medians[int(0.975 * _BOOTSTRAP_SAMPLES)]
+    return statistics.median(ratios), (low, high)
 
 
 def seconds_to_first_step(command: Sequence[str], folder: str) -> float:
@@ -53,107 +58,111 @@ def seconds_to_first_step(command: Sequence[str], folder: str) -> float:
         first = next((time.perf_counter() for line in process.stdout if line.lstrip().startswith("step")), None)
         process.stdout.read()
     if first is None:
-        raise SystemExit(f"no step was taken by: {' '.join(command)}")
+        raise SystemExit(f"the command ended without a step: {' '.join(command)}")
     return first - begin
 
 
 def start_ratio() -> float:
-    """onecurve run against torchrun of the bare program, in turns."""
+    """Return the start time of `onecurve run` over that of bare.py under torchrun; launches alternate."""
     sizes = [f"{name}={value}" for name, value in SIZES.items()]
     example = str(HERE.parent / "examples" / "gpt.py")
     ours = [sys.executable, "-m", "onecurve", "run", example, *sizes, "steps=2", "--ranks", str(_RANKS), "--fresh"]
     bare = [*torchrun(), str(HERE / "bare.py")]
-    taken: dict[str, list[float]] = {"onecurve": [], "bare": []}
+    start_seconds: dict[str, list[float]] = {"onecurve": [], "bare": []}
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(_STARTS):
-            taken["onecurve"].append(seconds_to_first_step(ours, folder))
-            taken["bare"].append(seconds_to_first_step(bare, folder))
-    medians = {name: statistics.median(seconds) for name, seconds in taken.items()}
+        for _ in range(_LAUNCHES):
+            start_seconds["onecurve"].append(seconds_to_first_step(ours, folder))
+            start_seconds["bare"].append(seconds_to_first_step(bare, folder))
+    medians = {name: statistics.median(seconds) for name, seconds in start_seconds.items()}
     show("start", f"onecurve {medians['onecurve']:.1f} s, bare torchrun {medians['bare']:.1f} s")
     return medians["onecurve"] / medians["bare"]
 
 
 def against_bare(pairs: int) -> dict[str, Any]:
-    """The step on DDP and FSDP2."""
+    """Measure the step against bare.py, on DDP and on FSDP2."""
     ratios: dict[str, float] = {}
     intervals: dict[str, tuple[float, float]] = {}
     for engine in ("ddp", "zero3"):
-        names = [f"{who}-{engine}-fp32" for who in ("onecurve", "bare")]
+        names = [f"{framework}-{engine}-fp32" for framework in ("onecurve", "bare")]
         seconds = measure("overhead_rank.py", pairs, names)
         ratios[engine], intervals[engine] = ratio(*(seconds[name] for name in names))
-        typical = statistics.median(seconds[names[1]]) * 1e3
-        show(engine, f"onecurve / bare {spread(ratios[engine], intervals[engine])}, bare {typical:.0f} ms a step")
+        bare_ms = statistics.median(seconds[names[1]]) * 1e3
+        result = with_interval(ratios[engine], intervals[engine])
+        show(engine, f"onecurve / bare {result}, bare {bare_ms:.0f} ms per step")
     return {"step_ratio": ratios, "step_ratio_interval": intervals}
 
 
 def against_styles(pairs: int) -> tuple[float, tuple[float, float], dict[str, float]]:
-    """The step cut along the tensor axis: to torch's parallel styles, and to plain local tensors."""
-    names = [f"{who}-tensor-fp32" for who in ("onecurve", "styles", "local", "compiled")]
+    """Measure the tensor-parallel step against `parallelize_module`, and against plain local tensors."""
+    names = [f"{framework}-tensor-fp32" for framework in ("onecurve", "styles", "local", "compiled")]
     seconds = measure("overhead_rank.py", pairs, names)
     ours, styles, eager, compiled = (seconds[name] for name in names)
-    found, interval = ratio(ours, styles)
-    local = {"eager": ratio(ours, eager)[0], "compiled": ratio(ours, compiled)[0]}
-    show("tensor2", f"onecurve / parallelize_module {spread(found, interval)}")
-    show("", f"onecurve / local tensors {local['eager']:.3f}, compiled {local['compiled']:.3f}")
-    return found, interval, local
+    over_styles, interval = ratio(ours, styles)
+    over_local = {"eager": ratio(ours, eager)[0], "compiled": ratio(ours, compiled)[0]}
+    show("tensor2", f"onecurve / parallelize_module {with_interval(over_styles, interval)}")
+    show("", f"onecurve / local tensors {over_local['eager']:.3f}, compiled {over_local['compiled']:.3f}")
+    return over_styles, interval, over_local
 
 
 def against_stages(pairs: int) -> tuple[float, tuple[float, float]]:
-    """The step in two stages: to modules split by hand under the same schedule."""
-    names = [f"{who}-pipeline-fp32" for who in ("onecurve", "stages")]
+    """Measure the pipeline step against hand-written stages under the same schedule."""
+    names = [f"{framework}-pipeline-fp32" for framework in ("onecurve", "stages")]
     seconds = measure("overhead_rank.py", pairs, names)
-    found, interval = ratio(*(seconds[name] for name in names))
-    show("pipeline2", f"onecurve / stages by hand {spread(found, interval)}")
-    return found, interval
+    over_stages, interval = ratio(*(seconds[name] for name in names))
+    show("pipeline2", f"onecurve / hand-written stages {with_interval(over_stages, interval)}")
+    return over_stages, interval
 
 
 def bf16_speedups(pairs: int) -> dict[str, float]:
-    names = [f"{who}-ddp-{precision}" for who in ("onecurve", "bare") for precision in ("fp32", "bf16")]
+    """Measure the step time in fp32 over that in bf16, for onecurve and for bare.py."""
+    frameworks = ("onecurve", "bare")
+    names = [f"{framework}-ddp-{precision}" for framework in frameworks for precision in ("fp32", "bf16")]
     seconds = measure("overhead_rank.py", pairs, names)
-    found = {who: ratio(seconds[f"{who}-ddp-fp32"], seconds[f"{who}-ddp-bf16"])[0] for who in ("onecurve", "bare")}
-    show("bf16", f"faster than fp32 by {found['onecurve']:.3f} (onecurve), {found['bare']:.3f} (bare)")
-    return found
+    speedups = {name: ratio(seconds[f"{name}-ddp-fp32"], seconds[f"{name}-ddp-bf16"])[0] for name in frameworks}
+    show("bf16", f"speedup over fp32: {speedups['onecurve']:.3f} (onecurve), {speedups['bare']:.3f} (bare)")
+    return speedups
 
 
 def peers_over_bare(pairs: int) -> dict[str, float]:
-    found: dict[str, float] = {}
+    """Measure the step of Accelerate and Lightning against bare.py, if they are installed."""
+    ratios: dict[str, float] = {}
     if importlib.util.find_spec("accelerate"):
         seconds = measure("overhead_rank.py", pairs, ["accelerate-ddp-fp32", "bare-ddp-fp32"])
-        found["accelerate"] = ratio(seconds["accelerate-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
+        ratios["accelerate"] = ratio(seconds["accelerate-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
     if importlib.util.find_spec("lightning"):
         seconds = measure("overhead_lightning.py", pairs)
-        found["lightning"] = ratio(seconds["lightning-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
-    for name, value in found.items():
+        ratios["lightning"] = ratio(seconds["lightning-ddp-fp32"], seconds["bare-ddp-fp32"])[0]
+    for name, value in ratios.items():
         show(name, f"/ bare {value:.3f}")
-    return found
+    return ratios
 
 
-def spread(value: float, interval: tuple[float, float]) -> str:
+def with_interval(value: float, interval: tuple[float, float]) -> str:
     return f"{value:.3f} ({interval[0]:.3f} … {interval[1]:.3f})"
 
 
-def show(what: str, text: str) -> None:
-    print(f"{what:11}{text}", flush=True)
+def show(label: str, text: str) -> None:
+    print(f"{label:11}{text}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=200, help="alternated pairs of steps (200)")
-    parser.add_argument("--peers", action="store_true", help="also Accelerate and Lightning, where installed")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    asked = parser.parse_args()
-    result = against_bare(asked.pairs)
-    found, interval, local = against_styles(asked.pairs)
-    result["step_ratio"]["tensor2"], result["step_ratio_interval"]["tensor2"] = found, interval
-    found, interval = against_stages(asked.pairs)
-    result["step_ratio"]["pipeline2"], result["step_ratio_interval"]["pipeline2"] = found, interval
+    parser.add_argument("--pairs", type=int, default=200, help="number of alternating pairs of steps (default: 200)")
+    parser.add_argument("--peers", action="store_true", help="also measure Accelerate and Lightning, if installed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    arguments = parser.parse_args()
+    result = against_bare(arguments.pairs)
+    over_styles, interval, over_local = against_styles(arguments.pairs)
+    result["step_ratio"]["tensor2"], result["step_ratio_interval"]["tensor2"] = over_styles, interval
+    over_stages, interval = against_stages(arguments.pairs)
+    result["step_ratio"]["pipeline2"], result["step_ratio_interval"]["pipeline2"] = over_stages, interval
     result |= {
-        "tensor_over_local": local,
+        "tensor_over_local": over_local,
         "start_ratio": start_ratio(),
-        "bf16_speedup": bf16_speedups(asked.pairs),
-        "peers": peers_over_bare(asked.pairs) if asked.peers else {},
+        "bf16_speedup": bf16_speedups(arguments.pairs),
+        "peers": peers_over_bare(arguments.pairs) if arguments.peers else {},
     }
-    if asked.json:
+    if arguments.json:
         print(json.dumps(result))
 
 

@@ -1,6 +1,8 @@
-"""Lightning's Trainer beside the bare loop, in one process: between two of its batches the bare loop takes its step.
+"""Time Lightning's Trainer and the loop of bare.py in one process, step by step in turn; overhead.py starts it.
 
 `torchrun --nproc-per-node 2 benchmarks/overhead_lightning.py OUT PAIRS`
+
+A callback runs the bare step between two batches of the Trainer. The script writes the seconds of all steps to OUT.
 """
 
 import json
@@ -14,11 +16,12 @@ import lightning
 import torch
 import torch.distributed as dist
 from bare import LR, SIZES, Step, bare_step, build
-from overhead_rank import Pieces, mean
+from overhead_rank import TokenChunks, mean_loss
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 _WARM_UP = 5
+"""Number of steps that are not counted."""
 
 
 class Model(lightning.LightningModule):
@@ -27,7 +30,7 @@ class Model(lightning.LightningModule):
         self.model = build()
 
     def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
-        loss = mean(self.model(batch[0]), batch[1])
+        loss = mean_loss(self.model(batch[0]), batch[1])
         self.log("loss", loss, sync_dist=True)
         return loss
 
@@ -36,7 +39,8 @@ class Model(lightning.LightningModule):
 
 
 class Alternate(lightning.Callback):
-    """Everything between two calls, but for the bare step, is Lightning's own."""
+    """Runs and times the bare step before each batch. The time between two calls, without the bare step, is
+    Lightning's."""
 
     def __init__(self, steps: int) -> None:
         self.seconds: dict[str, list[float]] = {"bare-ddp-fp32": [], "lightning-ddp-fp32": []}
@@ -63,8 +67,8 @@ def main(out: str, pairs: int) -> None:
     logging.getLogger("lightning").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     steps = pairs + _WARM_UP + 2
-    share = SIZES["batch"] // 2
-    watch = Alternate(steps)
+    local_batch = SIZES["batch"] // 2
+    alternate = Alternate(steps)
     trainer = lightning.Trainer(
         accelerator="cpu",
         strategy="ddp",
@@ -75,11 +79,11 @@ def main(out: str, pairs: int) -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[watch],
+        callbacks=[alternate],
     )
-    trainer.fit(Model(), DataLoader(Pieces(20), share))
+    trainer.fit(Model(), DataLoader(TokenChunks(20), local_batch))
     if trainer.global_rank == 0:
-        Path(out).write_text(json.dumps(watch.seconds))
+        Path(out).write_text(json.dumps(alternate.seconds))
 
 
 if __name__ == "__main__":

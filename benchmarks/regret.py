@@ -1,9 +1,12 @@
-"""Does the planner choose well? Plans run for real on hosts made of network namespaces, beside what was predicted.
+"""Measure how good the planner's choice is: run plans on emulated hosts and compare them with their predictions.
 
-`python benchmarks/regret.py --json` (as root; 45 minutes on two cores). Each case is a model on a cluster:
-the world probes itself, the model is timed, a plan is chosen; then 24 plans run in turn: what a user would start, the 8
-predicted best, and a seeded sample of the rest. The chosen one, the best one and the default are measured once more,
-alternately. `--cases 0,3` runs some of them, `--plans 12` fewer plans.
+`python benchmarks/regret.py --json` (needs root; takes 45 minutes on two cores)
+
+Each case is a model on a cluster of network namespaces. The hosts are probed, the model is timed and a plan is chosen.
+Then 24 plans run in turn: a user's default, the 8 plans with the best predictions, and a seeded sample of the rest. At
+the end the chosen plan, the fastest plan and the default are measured once more, alternately. The script prints the
+errors of predicted time and memory, the regret of the chosen plan and its speedup over the default, all over the cases.
+`--cases 0,3` runs only some of the cases, `--plans 12` runs fewer plans.
 """
 
 import argparse
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import namespaces
+from namespaces import emulated_hosts
 
 _ROOT = Path(__file__).parents[1]
 _PORT = "29531"
@@ -27,53 +30,59 @@ _PORT = "29531"
 
 @dataclass(frozen=True)
 class Cluster:
+    """A cluster of emulated hosts, or this machine if `hosts` is 1."""
+
     hosts: int = 1
     rate: str = ""
+    """Link rate in the notation of tc; empty for no limit."""
     quotas: tuple[float, ...] = ()
+    """Fraction of a core for each host."""
 
     def __str__(self) -> str:
         slowed = " one slowed to half" if len(set(self.quotas)) > 1 else ""
         return f"{self.hosts} hosts {self.rate or 'unlimited'}{slowed}" if self.hosts > 1 else "1 host"
 
 
+# A job: its script and arguments.
 _GPT = ("examples/gpt.py", ("width=192", "depth=4", "batch=16"))
-_WIDE = ("examples/gpt.py", ("width=384", "depth=2", "context=32", "batch=16"))
+_WIDE_GPT = ("examples/gpt.py", ("width=384", "depth=2", "context=32", "batch=16"))
 _LLAMA = ("examples/llama.py", ("width=128", "depth=4", "batch=16"))
 _RESNET = ("examples/resnet.py", ("width=16", "batch=32"))
 _VISION = ("tests/jobs/vision.py", ("width=192", "depth=4"))
 _CLICKS = ("examples/ctr.py", ("width=32", "batch=256"))
-_HALVES = (0.5, 0.5, 0.5)
+_HALF_CORES = (0.5, 0.5, 0.5)
 CASES = (
     (_GPT, Cluster()),
-    (_WIDE, Cluster(2, "100mbit", (1.0, 1.0))),
+    (_WIDE_GPT, Cluster(2, "100mbit", (1.0, 1.0))),
     (_LLAMA, Cluster(2, "1gbit", (1.0, 1.0))),
     (_RESNET, Cluster(2, "", (1.0, 1.0))),
-    (_VISION, Cluster(3, "1gbit", _HALVES)),
-    (_CLICKS, Cluster(3, "100mbit", _HALVES)),
-    (_GPT, Cluster(3, "", _HALVES)),
+    (_VISION, Cluster(3, "1gbit", _HALF_CORES)),
+    (_CLICKS, Cluster(3, "100mbit", _HALF_CORES)),
+    (_GPT, Cluster(3, "", _HALF_CORES)),
     (_GPT, Cluster(2, "", (1.0, 0.5))),
     (_RESNET, Cluster()),
     (_LLAMA, Cluster()),
 )
-_FREE = (0, 8)
-"""Cases that are run with bf16 allowed too."""
+_BF16_CASES = (0, 8)
+"""Cases that run a second time with bf16 allowed."""
 
 
 def run_case(number: int, plans: int, precisions: Sequence[str], show: bool) -> dict[str, Any]:
+    """Start regret_rank.py on every host and return its results. `hosts` is None if the ranks share this machine."""
     (script, arguments), cluster = CASES[number]
-    made = namespaces.hosts(cluster.hosts, cluster.rate, cluster.quotas) if cluster.hosts > 1 else nullcontext(None)
-    with tempfile.TemporaryDirectory() as folder, made as hosts:
+    emulated = emulated_hosts(cluster.hosts, cluster.rate, cluster.quotas) if cluster.hosts > 1 else nullcontext(None)
+    with tempfile.TemporaryDirectory() as folder, emulated as hosts:
         out = Path(folder) / "case.json"
-        asked = {
+        settings = {
             "script": str(_ROOT / script),
             "arguments": arguments,
             "count": plans,
             "precisions": precisions,
             "out": str(out),
         }
-        command = [sys.executable, str(Path(__file__).with_name("regret_rank.py")), json.dumps(asked)]
+        command = [sys.executable, str(Path(__file__).with_name("regret_rank.py")), json.dumps(settings)]
         ranks = cluster.hosts if hosts else os.cpu_count() or 1
-        running = []
+        processes = []
         for rank in range(ranks):
             interface, address = (hosts[rank].interface, hosts[0].address) if hosts else ("lo", "127.0.0.1")
             environment = {
@@ -87,18 +96,19 @@ def run_case(number: int, plans: int, precisions: Sequence[str], show: bool) -> 
             }
             if show:
                 environment["ONECURVE_SHOW"] = "1"
-            full = hosts[rank].command(command) if hosts else command
-            quiet = None if show or rank == 0 else subprocess.DEVNULL
-            running.append(subprocess.Popen(full, env=os.environ | environment, stdout=quiet, stderr=quiet))
-        for process in running:
+            host_command = hosts[rank].command(command) if hosts else command
+            output = None if show or rank == 0 else subprocess.DEVNULL
+            processes.append(subprocess.Popen(host_command, env=os.environ | environment, stdout=output, stderr=output))
+        for process in processes:
             if process.wait() != 0:
-                for other in running:
+                for other in processes:
                     other.kill()
-                raise SystemExit(f"case {number}: a rank failed")
+                raise SystemExit(f"case {number}: a rank failed with exit code {process.returncode}")
         return {"script": script, "cluster": str(cluster), **json.loads(out.read_text())}
 
 
-def summary(cases: Sequence[dict[str, Any]], free: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(cases: Sequence[dict[str, Any]], bf16_cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the averages over all cases; errors and regret in percent."""
     rows = [row for case in cases for row in case["plans"]]
     speedups = [case["default_over_chosen"] for case in cases]
     uneven = [case["uneven"] for case in cases if case["uneven"]]
@@ -109,7 +119,7 @@ def summary(cases: Sequence[dict[str, Any]], free: Sequence[dict[str, Any]]) -> 
         "regret_mean": 100 * statistics.fmean(case["regret"] for case in cases),
         "regret_max": 100 * max(case["regret"] for case in cases),
         "noise": 100 * statistics.fmean(case["noise"] for case in cases),
-        "auto_speedup": statistics.geometric_mean([case["default_over_chosen"] for case in free] or speedups),
+        "auto_speedup": statistics.geometric_mean([case["default_over_chosen"] for case in bf16_cases] or speedups),
         "auto_speedup_same_precision": statistics.geometric_mean(speedups),
         "uneven_speedup": max(uneven, default=0.0),
     }
@@ -122,30 +132,31 @@ def _mape(rows: Sequence[dict[str, float]], predicted: str, measured: str) -> fl
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--cases", default=",".join(map(str, range(len(CASES)))), help="which ones, by number")
-    parser.add_argument("--plans", type=int, default=24, help="per case")
-    parser.add_argument("--out", help="where every plan of every case goes, as JSON")
-    chosen = parser.parse_args()
-    cases, free = [], []
-    for number in map(int, chosen.cases.split(",")):
-        case = run_case(number, chosen.plans, ["fp32"], not chosen.json)
+    every_case = ",".join(map(str, range(len(CASES))))
+    parser.add_argument("--cases", default=every_case, help="numbers of the cases to run (default: all)")
+    parser.add_argument("--plans", type=int, default=24, help="plans per case (default: 24)")
+    parser.add_argument("--out", help="JSON file for the results of every plan")
+    arguments = parser.parse_args()
+    cases, bf16_cases = [], []
+    for number in map(int, arguments.cases.split(",")):
+        case = run_case(number, arguments.plans, ["fp32"], not arguments.json)
         cases.append(case)
         print(_line(case), file=sys.stderr, flush=True)
-        if number in _FREE:
-            free.append(run_case(number, min(12, chosen.plans), ["fp32", "bf16"], False))
-            print(_line(free[-1]), file=sys.stderr, flush=True)
-        if chosen.out:
-            Path(chosen.out).write_text(json.dumps({"cases": cases, "free": free}))
-    found = summary(cases, free)
-    print(json.dumps(found) if chosen.json else "\n".join(f"{name}: {value:.4g}" for name, value in found.items()))
+        if number in _BF16_CASES:
+            bf16_cases.append(run_case(number, min(12, arguments.plans), ["fp32", "bf16"], False))
+            print(_line(bf16_cases[-1]), file=sys.stderr, flush=True)
+        if arguments.out:
+            Path(arguments.out).write_text(json.dumps({"cases": cases, "free": bf16_cases}))
+    result = summary(cases, bf16_cases)
+    print(json.dumps(result) if arguments.json else "\n".join(f"{name}: {value:.4g}" for name, value in result.items()))
 
 
 def _line(case: dict[str, Any]) -> str:
     time, memory = _mape(case["plans"], "predicted", "step"), _mape(case["plans"], "predicted_memory", "memory")
     return (
         f"{case['script']} on {case['cluster']}: chose {case['chosen']}, best was {case['best']}, "
-        f"regret {case['regret']:.1%} (noise {case['noise']:.1%}), time within {time:.0f} %, memory {memory:.0f} %, "
-        f"default {case['default_over_chosen']:.2f}×"
+        f"regret {case['regret']:.1%} (noise {case['noise']:.1%}), error of time {time:.0f} %, "
+        f"of memory {memory:.0f} %, default / chosen {case['default_over_chosen']:.2f}"
     )
 
 

@@ -1,9 +1,9 @@
-"""Click prediction with embedding bags on generated visits: `onecurve run examples/ctr.py`.
+"""Click-through-rate prediction with embedding bags on generated data: `onecurve run examples/ctr.py`.
 
-The rule behind the clicks: every topic has a hidden direction in the plane; a visit reads one to eight topics and is
-shown one advertisement with a direction of its own. It is clicked with probability sigmoid(4 · cos − 1), cos being
-that between the advertisement's direction and the sum of the topics'. The best possible AUC on the visits that are kept
-for evaluation is 0.94; guessing gives 0.5.
+Every topic and every advertisement has a hidden direction in the plane. In each visit, a user reads one to eight topics
+and sees one advertisement. The probability of a click is sigmoid(4 · cos − 1), where cos is the cosine of the angle
+between the advertisement's direction and the sum of the topics' directions. The best possible AUC on the evaluation
+visits is 0.94; a random guess has 0.5.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import onecurve as oc
 
 
-class Clicks(nn.Module):
+class ClickModel(nn.Module):
     def __init__(self, topics: int, ads: int, width: int) -> None:
         super().__init__()
         self.topics = nn.EmbeddingBag(topics, width, mode="mean")
@@ -29,23 +29,26 @@ class Clicks(nn.Module):
 
 
 class Visits:
+    """Generated visits: the topics read, the advertisement shown, and 1.0 if it was clicked."""
+
     def __init__(self, begin: int, end: int, topics: int, ads: int) -> None:
-        self.span = range(begin, end)
+        self.seeds = range(begin, end)
         self.topics, self.ads = topics, ads
 
     def __len__(self) -> int:
-        return len(self.span)
+        return len(self.seeds)
 
     def __getitem__(self, index: int) -> tuple[list[int], int, float]:
-        draw = random.Random(self.span[index])  # a visit is what it is, in every epoch
-        read = [draw.randrange(self.topics) for _ in range(draw.randint(1, 8))]
-        ad = draw.randrange(self.ads)
+        rng = random.Random(self.seeds[index])  # a visit is the same in every epoch
+        read = [rng.randrange(self.topics) for _ in range(rng.randint(1, 8))]
+        ad = rng.randrange(self.ads)
         x, y = (sum(f(2.4 * topic) for topic in read) for f in (math.cos, math.sin))
         cos = (x * math.cos(1.7 * ad) + y * math.sin(1.7 * ad)) / (math.hypot(x, y) + 1e-9)
-        return read, ad, float(draw.random() < 1 / (1 + math.exp(1 - 4 * cos)))
+        return read, ad, float(rng.random() < 1 / (1 + math.exp(1 - 4 * cos)))
 
 
 def collate(visits: list[tuple[list[int], int, float]]) -> tuple[dict[str, Tensor], Tensor]:
+    """Concatenate the topics of all visits; `offsets` has the index of each visit's first topic."""
     lengths = torch.tensor([0] + [len(read) for read, _, _ in visits[:-1]])
     inputs = {
         "topics": torch.tensor([topic for read, _, _ in visits for topic in read]),
@@ -63,7 +66,7 @@ def job(
     lr: float = 0.03, width: int = 8, batch: int = 256, steps: int = 300, topics: int = 100, ads: int = 20
 ) -> oc.Job:
     return oc.Job(
-        model=lambda: Clicks(topics, ads, width),
+        model=lambda: ClickModel(topics, ads, width),
         loss=loss,
         data=lambda: Visits(0, 100_000, topics, ads),
         collate=collate,

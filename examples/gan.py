@@ -1,10 +1,10 @@
-"""A small GAN: two networks, two optimizers, so the loop and its backward passes are written here.
+"""A small GAN with two networks and two optimizers; the training loop and its backward passes are written here.
 
     python examples/gan.py
     torchrun --nproc-per-node 2 examples/gan.py plan="shard2 mb64"
 
-The data are points around eight places on a circle. Judged by how many of 2,000 generated points lie within three
-deviations of one of the places, and how many of the places were found.
+The data are points drawn from eight Gaussians (modes) on a circle. The result is judged by the fraction of 2,000
+generated points within three standard deviations of a mode, and by the number of modes that are found.
 """
 
 import math
@@ -17,26 +17,29 @@ from torch.utils.data import Dataset
 
 import onecurve as oc
 
-PLACES = torch.tensor([[math.cos(a), math.sin(a)] for a in torch.arange(8) * math.pi / 4])
+MODES = torch.tensor([[math.cos(a), math.sin(a)] for a in torch.arange(8) * math.pi / 4])
 DEVIATION = 0.05
-NOISE = 8
+NOISE_SIZE = 8
 
 
 class Ring(Dataset[tuple[tuple[Tensor, Tensor], int]]):
-    """A point, and the noise the generator makes another of. Drawn here it is the same under every plan."""
+    """A data point with noise for the generator, and the index of the point's mode.
+
+    The noise is drawn here and not in the loop, so that it is the same under every plan.
+    """
 
     def __len__(self) -> int:
         return 100_000
 
     def __getitem__(self, index: int) -> tuple[tuple[Tensor, Tensor], int]:
-        place = index % len(PLACES)
-        return (PLACES[place] + DEVIATION * torch.randn(2), torch.randn(NOISE)), place
+        mode = index % len(MODES)
+        return (MODES[mode] + DEVIATION * torch.randn(2), torch.randn(NOISE_SIZE)), mode
 
 
 class GAN(nn.Module):
     def __init__(self, width: int = 128) -> None:
         super().__init__()
-        self.generator = network(NOISE, width, 2)
+        self.generator = network(NOISE_SIZE, width, 2)
         self.discriminator = network(2, width, 1)
 
 
@@ -67,30 +70,32 @@ def train(job: oc.Job, plan: str = "auto", out: str = "") -> None:
                 fake = generator(noise).detach()
                 loss = F.softplus(-discriminator(real)) + F.softplus(discriminator(fake))
                 run.backward(oc.Weighted(loss.sum(), micro.samples))
-            judged = run.update("discriminator")
+            discriminator_report = run.update("discriminator")
             for micro in batch.rounds:
                 _, noise = micro.inputs
                 run.backward(F.softplus(-discriminator(generator(noise))).squeeze(1))
-            made = run.update("generator")
+            generator_report = run.update("generator")
             if run.world.rank == 0 and ((batch.step + 1) % 500 == 0 or batch.step == 0):
-                print(f"step {batch.step + 1:4d}  discriminator {judged.loss:.4f}  generator {made.loss:.4f}")
-        near, found = judge(generator)
+                losses = f"discriminator {discriminator_report.loss:.4f}  generator {generator_report.loss:.4f}"
+                print(f"step {batch.step + 1:4d}  {losses}")
+        near, modes_found = evaluate(generator)
         if run.world.rank == 0:
-            print(f"{near:.0%} of the points near a place, {found} of {len(PLACES)} places found")
+            print(f"{near:.0%} of the points near a mode, {modes_found} of {len(MODES)} modes found")
         if out:
             run.save(out)
 
 
 @torch.no_grad()
-def judge(generator: nn.Module) -> tuple[float, int]:
+def evaluate(generator: nn.Module) -> tuple[float, int]:
+    """Return the fraction of generated points near a mode, and the number of modes with more than 20 such points."""
     weight = next(generator.parameters())
-    noise = torch.randn(2000, NOISE, generator=torch.Generator().manual_seed(1))
+    noise = torch.randn(2000, NOISE_SIZE, generator=torch.Generator().manual_seed(1))
     points = generator(noise.to(weight.device, weight.dtype)).cpu().float()
-    distance, place = torch.cdist(points, PLACES).min(dim=1)
+    distance, nearest = torch.cdist(points, MODES).min(dim=1)
     near = distance < 3 * DEVIATION
-    return near.float().mean().item(), int(sum((place[near] == each).sum() > 20 for each in range(len(PLACES))))
+    return near.float().mean().item(), int(sum((nearest[near] == mode).sum() > 20 for mode in range(len(MODES))))
 
 
 if __name__ == "__main__":
-    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-    train(job(steps=int(given.pop("steps", 1500)), batch=int(given.pop("batch", 128))), **given)
+    arguments = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    train(job(steps=int(arguments.pop("steps", 1500)), batch=int(arguments.pop("batch", 128))), **arguments)

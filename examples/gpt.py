@@ -1,4 +1,4 @@
-"""A byte-level GPT on the source text of Python's standard library: `onecurve run examples/gpt.py`."""
+"""A byte-level GPT, trained on the source code of Python's standard library: `onecurve run examples/gpt.py`."""
 
 import sysconfig
 from collections.abc import Iterator
@@ -32,52 +32,55 @@ class GPT(nn.Module):
     def __init__(self, width: int, depth: int, heads: int, context: int) -> None:
         super().__init__()
         self.bytes = nn.Embedding(256, width)
-        self.places = nn.Embedding(context, width)
+        self.positions = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
-        self.apply(self._start)
-        self.head.weight = self.bytes.weight  # tied
+        self.apply(self._init_weights)
+        self.head.weight = self.bytes.weight
 
     @staticmethod
-    def _start(module: nn.Module) -> None:
+    def _init_weights(module: nn.Module) -> None:
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, text_BT: Tensor) -> Tensor:
-        x = self.bytes(text_BT) + self.places(torch.arange(text_BT.shape[1], device=text_BT.device))
+        x = self.bytes(text_BT) + self.positions(torch.arange(text_BT.shape[1], device=text_BT.device))
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
 
 
-def local_tensors(text: bytes, context: int) -> Iterator[bytes]:
-    """Whole lines, as many as fit into `context` bytes: pieces of all lengths."""
-    piece = b""
+def chunks(text: bytes, context: int) -> Iterator[bytes]:
+    """Split a text into chunks of at most `context` bytes: as many lines as fit, where long lines are truncated."""
+    chunk = b""
     for line in text.splitlines(keepends=True):
-        if len(piece) + len(line) > context:
-            yield piece
-            piece = b""
-        piece += line[:context]
-    yield piece
+        if len(chunk) + len(line) > context:
+            yield chunk
+            chunk = b""
+        chunk += line[:context]
+    yield chunk
 
 
-class Source:
-    def __init__(self, part: slice, context: int) -> None:
-        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[part]
-        found = [piece for file in files for piece in local_tensors(file.read_bytes(), context)]
-        self.local_tensors = [piece for piece in found if len(piece) > 1]
+class SourceCode:
+    """Chunks of the source files of the standard library. `files`: which files, in alphabetical order."""
+
+    def __init__(self, files: slice, context: int) -> None:
+        paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[files]
+        all_chunks = [chunk for path in paths for chunk in chunks(path.read_bytes(), context)]
+        self.chunks = [chunk for chunk in all_chunks if len(chunk) > 1]
 
     def __len__(self) -> int:
-        return len(self.local_tensors)
+        return len(self.chunks)
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor(list(self.local_tensors[index]))
+        return torch.tensor(list(self.chunks[index]))
 
 
-def collate(local_tensors: list[Tensor]) -> tuple[Tensor, Tensor]:
-    text = nn.utils.rnn.pad_sequence([p[:-1] for p in local_tensors], batch_first=True)
-    target = nn.utils.rnn.pad_sequence([p[1:] for p in local_tensors], batch_first=True, padding_value=-100)
+def collate(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Pad to the longest chunk of the batch; the loss ignores targets of -100."""
+    text = nn.utils.rnn.pad_sequence([t[:-1] for t in texts], batch_first=True)
+    target = nn.utils.rnn.pad_sequence([t[1:] for t in texts], batch_first=True, padding_value=-100)
     return text, target
 
 
@@ -87,12 +90,12 @@ def job(
     return oc.Job(
         model=lambda: GPT(width, depth, heads=4, context=context),
         loss=oc.loss.next_token,
-        data=lambda: Source(slice(0, -3), context),
+        data=lambda: SourceCode(slice(0, -3), context),
         collate=collate,
         optimizer=oc.AdamW(lr=lr, weight_decay=0.1, groups={"*norm*|*.bias": {"weight_decay": 0.0}}),
         schedule=oc.cosine(warmup=20),
         clip=1.0,
         global_batch=batch,
         steps=steps,
-        evaluate=oc.Evaluate(lambda: Source(slice(-3, None), context), every=100),
+        evaluate=oc.Evaluate(lambda: SourceCode(slice(-3, None), context), every=100),
     )

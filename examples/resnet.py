@@ -11,17 +11,17 @@ import onecurve as oc
 
 
 class Residual(nn.Module):
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outside)
-        self.short = nn.Conv2d(inside, outside, 1, stride, bias=False) if stride > 1 else nn.Identity()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = nn.Conv2d(in_channels, out_channels, 1, stride, bias=False) if stride > 1 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return F.relu(y + self.short(x))
+        return F.relu(y + self.shortcut(x))
 
 
 class ResNet(nn.Module):
@@ -38,13 +38,14 @@ class ResNet(nn.Module):
 
 
 class Digits:
-    """8 × 8 images; every fifth is kept for evaluation, the others are shifted and dimmed at random."""
+    """8 × 8 images of digits. Every fifth image is for evaluation; the others are augmented by random shifts and
+    brightness."""
 
     def __init__(self, train: bool) -> None:
         digits = load_digits()
-        chosen = [i for i in range(len(digits.target)) if (i % 5 > 0) == train]
-        self.images = torch.tensor(digits.images[chosen], dtype=torch.float32).unsqueeze(1) / 8 - 1
-        self.labels = torch.tensor(digits.target[chosen])
+        indices = [i for i in range(len(digits.target)) if (i % 5 > 0) == train]
+        self.images = torch.tensor(digits.images[indices], dtype=torch.float32).unsqueeze(1) / 8 - 1
+        self.labels = torch.tensor(digits.target[indices])
         self.train = train
 
     def __len__(self) -> int:

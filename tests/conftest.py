@@ -1,5 +1,5 @@
 from hypothesis import settings
 
-# The machine may be shared: how long one example takes says nothing.
+# No deadline per example: on a shared machine, the time of one example varies too much.
 settings.register_profile("onecurve", deadline=None)
 settings.load_profile("onecurve")

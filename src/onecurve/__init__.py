@@ -1,8 +1,13 @@
-"""onecurve: one loss curve, any cluster. Trains an ordinary PyTorch model on the machines you have.
+"""onecurve trains an ordinary PyTorch model on any cluster, with the loss curve of one device.
 
-Names are loaded when first used, so that `import onecurve` does not wait for torch.
+This module is the public interface. `Job` describes what to train; `run`, `plan`, `check`, `probe` and `export` do what
+the commands of the same names do; `prepare` is for a training loop of your own. To read the code, start with
+`onecurve.job.job` and `onecurve.verbs`.
+
+Names are imported on first use, so that `import onecurve` does not import torch.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     from onecurve.verbs.run import run
 
 __version__ = "0.1.0"
+
+logging.getLogger("onecurve").addHandler(logging.NullHandler())  # silent unless the user or --verbose asks
 
 __all__ = [
     "LAMB",

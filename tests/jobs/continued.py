@@ -1,8 +1,11 @@
-"""From each plan into each other: `torchrun --nproc-per-node N continued.py OUT SCRIPT ARGUMENT… -- PLAN…`.
+"""Resume under every plan from the checkpoint of every plan.
 
-Every plan trains half of the steps and saves; every plan then goes on from every checkpoint, and what it computes is
-held against one device that was never interrupted, as `onecurve check` does; where the plan is the same it is compared
-to the last bit as well. The first rank writes one line of JSON per pair to OUT.
+`torchrun --nproc-per-node N continued.py OUT SCRIPT ARGUMENT… -- PLAN…`
+
+Every plan trains all steps and saves a checkpoint half-way. Then every plan resumes from every checkpoint, and its
+steps are compared with an uninterrupted run on one device, as `onecurve check` does. If a plan resumes from its own
+checkpoint, the final state must also be bitwise equal to that of the uninterrupted run. Rank 0 writes one line of JSON
+per pair of plans to OUT.
 """
 
 import hashlib
@@ -35,7 +38,9 @@ from onecurve.verbs.plan_checker import PlanChecker
 STEPS, HALF = 4, 2
 
 
-class Continued:
+class ResumeMatrix:
+    """The job, its plans, and the reference run that they are compared with."""
+
     def __init__(self, script: Path, arguments: list[str], plans: list[str]) -> None:
         self.world = World.from_environment()
         self.device = local_device(0)
@@ -53,14 +58,14 @@ class Continued:
         self.checker.train_references(self.plans)
         self.meshes = [make_mesh(plan.mesh, self.world.rank, "cpu") for plan in self.plans]
         sizes = sorted({plan.mesh.size for plan in self.plans})
-        made = {size: dist.new_group(list(range(size)), backend="gloo") for size in sizes}
-        self.groups = {size: group if size > 1 else None for size, group in made.items()}
+        groups = {size: dist.new_group(list(range(size)), backend="gloo") for size in sizes}
+        self.groups = {size: group if size > 1 else None for size, group in groups.items()}
 
     def store(self, number: int) -> LocalStore:
         return LocalStore(self.folder / str(number))
 
-    def save(self, number: int) -> str:
-        """Train all steps, saving in between; what came of it, to the last bit."""
+    def train(self, number: int) -> str:
+        """Train all steps under a plan and save a checkpoint half-way. Return the digest of the final state."""
         plan, mesh = self.plans[number], self.meshes[number]
         if not mesh.member:
             return ""
@@ -70,17 +75,22 @@ class Continued:
             for batch in self.batches(plan, 0):
                 if batch.step == HALF:
                     saver = Saver(self.store(number), self.groups[plan.mesh.size], self.device, plan, {}, Retention())
-                    kept = assembly.trainer.update.state()
-                    saver.save(assembly.part.state_dict_tensors, kept, SavePoint(HALF))
+                    optimizer_state = assembly.trainer.update.state()
+                    saver.save(assembly.part.state_dict_tensors, optimizer_state, SavePoint(HALF))
                     saver.wait()
                 assembly.trainer.step(batch.step, batch.rounds)
         return digest(assembly.part.state)
 
-    def go_on(self, number: int, source: int) -> dict | None:
+    def resume(self, number: int, source: int) -> dict | None:
+        """Resume under plan `number` from the checkpoint of plan `source`.
+
+        Return the largest difference from the reference and the digest of the final state, or None on a rank that the
+        plan does not use.
+        """
         plan, mesh = self.plans[number], self.meshes[number]
         if not mesh.member:
             return None
-        found = []
+        step_differences = []
         with self.checker._without_expected_differences():
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
@@ -94,46 +104,47 @@ class Continued:
             for batch in self.batches(plan, checkpoint.root.point.step):
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
-                place = self.checker._reference_folder(self.checker._variant(plan))
-                differences = compare_step(assembly.part.state, assembly.part.trainable, batch.step, loss, lr, place)
-                found.append(first_or_worst(differences))
-        worst = first_or_worst(found)
+                folder = self.checker._reference_folder(self.checker._variant(plan))
+                differences = compare_step(assembly.part.state, assembly.part.trainable, batch.step, loss, lr, folder)
+                step_differences.append(first_or_worst(differences))
+        worst = first_or_worst(step_differences)
         return {"size": worst.size, "tensor": worst.tensor, "step": worst.step, "digest": digest(assembly.part.state)}
 
     def batches(self, plan: Plan, step: int):
+        """Return this rank's batches from a step to the last."""
         batches = self.data.batches(plan, plan.mesh.data_rank(self.world.rank), workers=0)
         batches.start(step, step * self.job.global_batch)
         return (batch for batch in batches if batch.step < STEPS)
 
 
-def digest(local_tensors) -> str:
-    content = b"".join(local_tensor.local.detach().contiguous().numpy().tobytes() for local_tensor in local_tensors)
+def digest(tensors) -> str:
+    content = b"".join(tensor.local.detach().contiguous().numpy().tobytes() for tensor in tensors)
     return hashlib.sha256(content).hexdigest()
 
 
 def main(out: str, script: str, *rest: str) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
-    split = rest.index("--")
-    work = Continued(Path(script), list(rest[:split]), list(rest[split + 1 :]))
-    digests = [work.save(number) for number in range(len(work.plans))]
+    separator = rest.index("--")
+    matrix = ResumeMatrix(Path(script), list(rest[:separator]), list(rest[separator + 1 :]))
+    digests = [matrix.train(number) for number in range(len(matrix.plans))]
     barrier()
-    for source in range(len(work.plans)):
-        for number, plan in enumerate(work.plans):
-            found = work.go_on(number, source)
-            texts = [json.loads(text) for text in all_gather_text(json.dumps(found)) if text != "null"]
-            same = all(all_gather_text("" if found and found["digest"] != digests[number] else "same"))
-            size = max(each["size"] for each in texts)
+    for source in range(len(matrix.plans)):
+        for number, plan in enumerate(matrix.plans):
+            result = matrix.resume(number, source)
+            results = [json.loads(text) for text in all_gather_text(json.dumps(result)) if text != "null"]
+            same = all(all_gather_text("" if result and result["digest"] != digests[number] else "same"))
+            size = max(rank_result["size"] for rank_result in results)
             line = {
-                "from": str(work.plans[source]),
+                "from": str(matrix.plans[source]),
                 "into": str(plan),
                 "size": size,
                 "holds": size <= LIMIT,
                 "same": same,
             }
-            if work.world.rank == 0:
+            if matrix.world.rank == 0:
                 with Path(out).open("a") as file:
                     file.write(json.dumps(line) + "\n")
-    work.world.leave()
+    matrix.world.leave()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The GPT with dropout in the stream and inside what the tensor axis cuts."""
+"""The GPT example with dropout between the blocks and inside the layers that the tensor axis splits."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import gpt
 
 
-class Dropped(gpt.Block):
+class DropoutBlock(gpt.Block):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width, heads)
         self.mlp.insert(2, nn.Dropout(0.3))
@@ -23,7 +23,7 @@ class Dropped(gpt.Block):
 
 def build() -> nn.Module:
     model = gpt.GPT(16, 1, heads=4, context=32)
-    model.blocks = nn.ModuleList(Dropped(16, 4) for _ in range(2))
+    model.blocks = nn.ModuleList(DropoutBlock(16, 4) for _ in range(2))
     return model
 
 
@@ -31,7 +31,7 @@ def job() -> oc.Job:
     return oc.Job(
         model=build,
         loss=oc.loss.next_token,
-        data=lambda: gpt.Source(slice(0, 3), 32),
+        data=lambda: gpt.SourceCode(slice(0, 3), 32),
         collate=gpt.collate,
         optimizer=oc.AdamW(lr=1e-3),
         global_batch=8,

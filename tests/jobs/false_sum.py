@@ -1,4 +1,4 @@
-"""A loss that calls a mean a sum: each half batch counts as much as the whole."""
+"""A wrong loss: it passes a mean to Weighted as the sum, so that a half batch has the same sum as the full batch."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A fine-tune as its user would write it: a Hugging Face folder, and text of one's own."""
+"""A fine-tuning job as a user would write it: pretrained weights from a Hugging Face folder, and their own text."""
 
 import torch
 from torch import Tensor
@@ -7,8 +7,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import onecurve as oc
 
 
-class Rows:
-    """A text that counts."""
+class Sequences:
+    """Arithmetic sequences of token ids, modulo the vocabulary size."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -31,10 +31,10 @@ def job(folder: str, steps: int = 6, every: int = 3) -> oc.Job:
         model=lambda: AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)),
         weights=folder,
         loss=loss,
-        data=lambda: Rows(64),
+        data=lambda: Sequences(64),
         optimizer=oc.AdamW(lr=1e-3),
         global_batch=8,
         steps=steps,
-        evaluate=oc.Evaluate(lambda: Rows(16), every=3),
+        evaluate=oc.Evaluate(lambda: Sequences(16), every=3),
         save=oc.Save(every=every),
     )

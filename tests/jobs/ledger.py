@@ -1,5 +1,8 @@
-"""Who keeps the loop and an account of it: `torchrun … ledger.py FOLDER [DIE]`. One line per step and rank: which
-samples it took. The first rank kills itself, and with it the job, after DIE steps."""
+"""A user's own training loop that records its samples: `torchrun … ledger.py FOLDER [DIE]`.
+
+Each rank writes one line of JSON per step with the ids of the samples that it trained on. After step DIE, rank 0 kills
+itself, which ends the job.
+"""
 
 import json
 import os
@@ -14,8 +17,10 @@ import onecurve as oc
 
 
 class Numbers:
+    """Samples whose input is their own index."""
+
     def __len__(self) -> int:
-        return 301  # no multiple of the batch: the last step runs over into the next pass
+        return 301  # not a multiple of the batch size, so the last step continues into the next epoch
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return torch.tensor([float(index)]), torch.tensor([index / 301])
@@ -35,8 +40,8 @@ with oc.prepare(job, out=folder) as run:
     for batch in run:
         report = run.step(batch)
         run.checkpoint()
-        ids = [int(number) for micro in batch.rounds for number in micro.inputs.flatten().tolist()]
-        line = {"step": batch.step, "life": run.first_step, "ranks": run.world.size, "ids": ids}
+        ids = [int(index) for micro in batch.rounds for index in micro.inputs.flatten().tolist()]
+        line = {"step": batch.step, "ranks": run.world.size, "ids": ids}
         with (folder / f"ledger-{run.world.size}-{run.world.rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
         if die is not None and run.world.rank == 0 and batch.step + 1 == die:

@@ -1,4 +1,4 @@
-"""The digits or the tricky job with one fault put into onecurve itself: what check must find."""
+"""A job that injects one fault into onecurve; `onecurve check` must find it. Each fault is a function below."""
 
 import sys
 from pathlib import Path
@@ -17,24 +17,24 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 
 def wrong_divisor() -> None:
-    right = update.factor
-    update.factor = lambda sums, nominal, clip: 0.5 * right(sums, nominal, clip)
+    original = update.factor
+    update.factor = lambda sums, nominal, clip: 0.5 * original(sums, nominal, clip)
 
 
 def clipping_per_rank() -> None:
-    squares, factor = trainer.squares, update.factor
-    own = []
+    original_squares, original_factor = trainer.squares, update.factor
+    own_squares = []
 
-    def keep(local_tensors):
-        own[:] = [squares(local_tensors)]
-        return own[0]
+    def record_squares(gradients):
+        own_squares[:] = [original_squares(gradients)]
+        return own_squares[0]
 
-    def clip_by_own(sums, nominal, clip):
+    def clip_by_own_norm(sums, nominal, clip):
         sums = sums.clone()
-        sums[2] = own[0]
-        return factor(sums, nominal, clip)
+        sums[2] = own_squares[0]
+        return original_factor(sums, nominal, clip)
 
-    trainer.squares, update.factor = keep, clip_by_own
+    trainer.squares, update.factor = record_squares, clip_by_own_norm
 
 
 def local_batch_norm() -> None:
@@ -42,13 +42,13 @@ def local_batch_norm() -> None:
 
 
 def same_share() -> None:
-    right = loader.share_bounds
-    loader.share_bounds = lambda plan, _, *where: right(plan, 0, *where)
+    original = loader.share_bounds
+    loader.share_bounds = lambda plan, _, *rest: original(plan, 0, *rest)
 
 
-def round_left_out() -> None:
-    right = SingleStagePart.run_rounds
-    SingleStagePart.run_rounds = lambda self, rounds, objective, scale, seeds: right(
+def skipped_round() -> None:
+    original = SingleStagePart.run_rounds
+    SingleStagePart.run_rounds = lambda self, rounds, objective, scale, seeds: original(
         self, rounds[1:], objective, scale, seeds[1:]
     )
 
@@ -57,28 +57,28 @@ def unseeded_augmentation() -> None:
     loader.seed_all = lambda *_: None
 
 
-def sum_left_out() -> None:
-    def leave(*call):
+def missing_all_reduce() -> None:
+    def return_local_sum(*call):
         output = call[-1]
         if not isinstance(output, DTensor) or not output.placements[0].is_partial():
             return output
         return DTensor.from_local(output.to_local(), output.device_mesh, [Replicate()])
 
-    tensor.TensorAxis._reduce_output = leave
+    tensor.TensorAxis._reduce_output = return_local_sum
 
 
-def tied_weight_apart() -> None:
+def tied_gradient_not_reduced() -> None:
     PipelinePart._shared_parameter_reducers = lambda _: iter(())
 
 
-def rounds_in_another_order() -> None:
-    right = PipelinePart._train_forward
+def reversed_rounds_in_last_stage() -> None:
+    original = PipelinePart._train_forward
 
-    def train(self, stage, number, *received):
+    def forward(self, stage, number, *received):
         last = stage == self._plan.stage_count - 1
-        return right(self, stage, len(self._rounds) - 1 - number if last else number, *received)
+        return original(self, stage, len(self._rounds) - 1 - number if last else number, *received)
 
-    PipelinePart._train_forward = train
+    PipelinePart._train_forward = forward
 
 
 def none() -> None:

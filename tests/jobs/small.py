@@ -1,4 +1,4 @@
-"""A job that is over in seconds and can be made to fail in many ways."""
+"""A job that trains in seconds, with arguments that make it slow or make it fail."""
 
 import os
 import signal
@@ -12,6 +12,12 @@ import onecurve as oc
 
 
 class Points:
+    """64 points and their sums.
+
+    `nan`, `raises`, `killed`: index of the point that is NaN, raises an error, or kills the rank from its data loader;
+    -1 for none. `slow`: seconds to read a point.
+    """
+
     def __init__(self, nan: int, raises: int, killed: int, slow: float) -> None:
         self.x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
         self.raises, self.killed, self.slow = raises, killed, slow
@@ -26,7 +32,7 @@ class Points:
         if index == self.raises:
             raise ValueError(f"point {index} is broken")
         if index == self.killed and get_worker_info() is not None:
-            os.kill(os.getppid(), signal.SIGKILL)  # the rank, of which this is a loader process
+            os.kill(os.getppid(), signal.SIGKILL)  # the parent of a data loader process is its rank
         return self.x[index], self.x[index].sum()[None]
 
 

@@ -1,4 +1,4 @@
-"""A loss that uses log-probabilities otherwise than torch's cross entropy does: targets smoothed by hand."""
+"""A loss that uses log_softmax directly: cross entropy with hand-written label smoothing."""
 
 import sys
 from dataclasses import replace
@@ -16,9 +16,9 @@ import gpt
 def smoothed(logits: Tensor, target: Tensor) -> oc.Weighted:
     logits, target = logits.flatten(0, 1), target.flatten()
     log_p = F.log_softmax(logits, dim=1)
-    counted = target != -100
-    wrong = -(log_p.mean(1) * counted).sum()
-    return oc.Weighted(0.9 * F.nll_loss(log_p, target, reduction="sum") + 0.1 * wrong, counted.sum())
+    not_padding = target != -100
+    uniform = -(log_p.mean(1) * not_padding).sum()
+    return oc.Weighted(0.9 * F.nll_loss(log_p, target, reduction="sum") + 0.1 * uniform, not_padding.sum())
 
 
 def job() -> oc.Job:

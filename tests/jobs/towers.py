@@ -1,4 +1,7 @@
-"""Two towers that share a table of words and meet in a product: what one returns must get past all of the other."""
+"""Two towers that share an embedding table and end in a dot product.
+
+Under a pipeline, the first tower's output has to skip the stages of the second.
+"""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,8 @@
-"""A job with everything that makes splitting hard: tied, scalar, frozen and unused parameters, sizes that no number of
-ranks divides, batch norm, dropout, ragged counts, a tuple input, an optimizer of torch's own given by a function."""
+"""A job with everything that makes splitting hard.
+
+Tied, scalar, frozen and unused parameters; sizes that no number of ranks divides; batch norm; dropout; samples of
+different lengths; a tuple as input; an optimizer that is a function and returns a torch.optim object.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +34,7 @@ class Tricky(nn.Module):
         self.frozen.requires_grad_(False)
         self.unused = nn.Linear(3, 3)
         self.register_buffer("steps_seen", torch.zeros((), dtype=torch.int64))
-        self.scales = [torch.full((7,), 0.5)]  # a stray tensor
+        self.scales = [torch.full((7,), 0.5)]  # a tensor that is neither a parameter nor a buffer
 
     def forward(self, words: Tensor, shift: Tensor) -> Tensor:
         x = self.words(words) * self.scales[0].to(shift) + shift[:, None, None] + self.frozen(self.words(words))
@@ -40,7 +43,7 @@ class Tricky(nn.Module):
         return self.head(self.drop(x))
 
 
-class Pieces:
+class Sequences:
     def __len__(self) -> int:
         return 50
 
@@ -50,7 +53,7 @@ class Pieces:
 
 
 def collate(samples: list) -> tuple:
-    """Padded to one length: batch norm sees the padding, which must not depend on who shares a batch."""
+    """Pad to a fixed length. Batch norm sees the padding, so it must not depend on the other samples of the batch."""
     pad = nn.functional.pad
     words = torch.stack([pad(inputs[0], (0, 6 - len(inputs[0]))) for inputs, _ in samples])
     shift = torch.stack([inputs[1] for inputs, _ in samples])
@@ -65,7 +68,7 @@ def job(
         "adamw": oc.AdamW(lr=0.01, groups={"*norm*|*.gain": {"weight_decay": 0.0}, "words.*": {"lr": 0.02}}),
         "lamb": oc.LAMB(lr=0.01, groups={"*norm*|*.gain|*.bias": {"adapt": False, "weight_decay": 0.0}}),
         "lars": oc.LARS(lr=1.0, weight_decay=1e-3, groups={"*norm*|*.gain|*.bias": {"adapt": False, "lr": 0.01}}),
-        "whole": lambda named: torch.optim.Adafactor([p for _, p in named]),
+        "adafactor": lambda named: torch.optim.Adafactor([p for _, p in named]),
     }
     losses = {
         "tokens": oc.loss.next_token,
@@ -74,7 +77,7 @@ def job(
     return oc.Job(
         model=Tricky,
         loss=losses[loss],
-        data=Pieces,
+        data=Sequences,
         collate=collate,
         optimizer=optimizers[optimizer],
         schedule=oc.linear(warmup=2),

@@ -1,4 +1,4 @@
-"""A vision transformer written plainly: a class token and positions that are parameters of the model itself."""
+"""A plain vision transformer; its class token and position embedding are parameters of the model itself."""
 
 import torch
 import torch.nn.functional as F

@@ -1,26 +1,25 @@
-"""A Hugging Face folder in, a Hugging Face folder out."""
+"""Fine-tuning from a Hugging Face folder, with an export to another Hugging Face folder."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from harness import JOBS, onecurve
+
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.slow
-FINE_TUNE = str(Path(__file__).parents[1] / "jobs" / "fine_tune.py")
+FINE_TUNE = str(JOBS / "fine_tune.py")
 
 
-def onecurve(*arguments: str, cwd: Path) -> str:
-    command = [sys.executable, "-m", "onecurve", *arguments]
-    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, timeout=240, check=False)
+def run(*arguments: str, cwd: Path) -> str:
+    done = onecurve(*arguments, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def made(folder: Path, tied: bool) -> "transformers.PreTrainedModel":
+def save_base_model(folder: Path, tied: bool) -> "transformers.PreTrainedModel":
+    """Save a small random Llama in several files; return the model."""
     torch.manual_seed(1)
     config = transformers.LlamaConfig(
         hidden_size=32,
@@ -38,34 +37,34 @@ def made(folder: Path, tied: bool) -> "transformers.PreTrainedModel":
     return model
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["apart", "tied"])
+@pytest.mark.parametrize("tied", [pytest.param(False, marks=pytest.mark.slow), True], ids=["untied", "tied"])
 def test_a_fine_tune_from_folder_to_folder(tied: bool, tmp_path) -> None:
-    first = made(tmp_path / "base", tied)
+    base = save_base_model(tmp_path / "base", tied)
     assert (tmp_path / "base" / "model.safetensors.index.json").exists()
     ids = torch.arange(24).view(2, 12)
-    out = onecurve("run", FINE_TUNE, "folder=base", "--plan", "shard2 mb4", "--out", "a", cwd=tmp_path)
+    out = run("run", FINE_TUNE, "folder=base", "--plan", "shard2 mb4", "--out", "a", cwd=tmp_path)
     assert "warning" not in out
-    exported = json.loads(onecurve("export", "a", "--to", "hf", "--out", "tuned", "--json", cwd=tmp_path))
+    exported = json.loads(run("export", "a", "--to", "hf", "--out", "tuned", "--json", cwd=tmp_path))
     assert exported["step"] == 6
     tuned, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "tuned", output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     assert (tmp_path / "tuned" / "tokenizer_config.json").exists()
 
-    # The same training on one device, never put into a folder in between.
-    onecurve("run", FINE_TUNE, "folder=base", "--plan", "mb8", "--out", "b", cwd=tmp_path)
-    onecurve("export", "b", "--to", "hf", "--out", "alone", cwd=tmp_path)
-    alone = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "alone")
+    # The same training on one device.
+    run("run", FINE_TUNE, "folder=base", "--plan", "mb8", "--out", "b", cwd=tmp_path)
+    run("export", "b", "--to", "hf", "--out", "one_device", cwd=tmp_path)
+    one_device = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "one_device")
     with torch.no_grad():
-        logits = [model(ids).logits for model in (first, tuned, alone)]
+        logits = [model(ids).logits for model in (base, tuned, one_device)]
     torch.testing.assert_close(logits[1], logits[2], rtol=1e-4, atol=1e-5)
     assert not torch.allclose(logits[0], logits[1], atol=1e-3)
 
-    # What from_pretrained made is what the run ended with, to the last bit.
-    onecurve("export", "a", "--to", "safetensors", "--out", "tuned.safetensors", cwd=tmp_path)
-    same = transformers.LlamaForCausalLM(first.config)
+    # The model that from_pretrained loads is bitwise equal to the final weights of the run.
+    run("export", "a", "--to", "safetensors", "--out", "tuned.safetensors", cwd=tmp_path)
+    final = transformers.LlamaForCausalLM(base.config)
     from safetensors.torch import load_model
 
-    load_model(same, tmp_path / "tuned.safetensors")
+    load_model(final, tmp_path / "tuned.safetensors")
     with torch.no_grad():
-        assert torch.equal(same(ids).logits, logits[1])
+        assert torch.equal(final(ids).logits, logits[1])

@@ -1,25 +1,22 @@
-"""A fault put into onecurve on purpose is found by check, which names the first step and the tensor that differ."""
-
-from pathlib import Path
+"""`onecurve check` finds faults that are injected into onecurve, and names the first step and tensor that differ."""
 
 import pytest
 
 import onecurve as oc
-
-JOBS = Path(__file__).parents[1] / "jobs"
+from harness import JOBS
 
 
 @pytest.mark.parametrize(
     ("fault", "plan", "tensor"),
     [
-        ("sum_left_out model=gpt", "tensor2 mb16", "loss"),
-        ("tied_weight_apart model=gpt", "pipeline2 mb4×4", "gradient"),
-        ("rounds_in_another_order model=gpt", "pipeline2 mb4×4", "loss"),
+        ("missing_all_reduce model=gpt", "tensor2 mb16", "loss"),
+        ("tied_gradient_not_reduced model=gpt", "pipeline2 mb4×4", "gradient"),
+        ("reversed_rounds_in_last_stage model=gpt", "pipeline2 mb4×4", "loss"),
         pytest.param("wrong_divisor", "replicate2 mb8", "gradient", marks=pytest.mark.slow),
         ("clipping_per_rank", "shard2 mb8", "gradient"),
         ("local_batch_norm", "replicate2 mb8", "loss"),
         pytest.param("same_share", "replicate2 mb8", "loss", marks=pytest.mark.slow),
-        pytest.param("round_left_out", "replicate2 mb4×2", "loss", marks=pytest.mark.slow),
+        pytest.param("skipped_round", "replicate2 mb4×2", "loss", marks=pytest.mark.slow),
         pytest.param("unseeded_augmentation", "shard2 mb8", "loss", marks=pytest.mark.slow),
     ],
 )
@@ -37,11 +34,11 @@ def test_without_a_fault_the_same_plans_hold() -> None:
     assert oc.check(JOBS / "mutated.py", ["fault=none"], plans=plans, steps=2, quiet=True).holds
 
 
-def test_a_mean_passed_off_as_a_sum_shows_in_rounds() -> None:
+def test_a_mean_declared_as_a_sum_is_found_with_several_rounds() -> None:
     result = oc.check(JOBS / "false_sum.py", plans=["mb8", "mb4×2"], quiet=True)
     assert [verdict.holds for verdict in result.verdicts] == [True, False]
 
 
-def test_a_token_mean_passed_off_as_a_sample_mean_is_refused_at_start() -> None:
+def test_a_mean_over_tokens_is_refused_at_start() -> None:
     with pytest.raises(oc.OnecurveError, match=r"not a mean over samples.*return onecurve.Weighted"):
         oc.check(JOBS / "tricky.py", ["loss=token mean"], plans=["replicate2 mb8"], quiet=True)

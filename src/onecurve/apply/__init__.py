@@ -5,6 +5,6 @@ pipeline schedules (pipeline.py). It executes the plan and decides nothing: the 
 layouts and the dataflow between blocks. It must not know about optimizers, datasets, checkpoints or the cost model.
 
 Start with base_part.py, which holds what all parts share. auto_backward.py adds what onecurve needs to run the backward
-pass itself; single_stage.py and pipeline.py complete it without and with the axis `pipeline`. manual_backward.py is the
-part for training loops in which the user calls backward.
+pass itself; single_stage.py is the part of a plan without the axis `pipeline`, pipeline.py of one with it.
+manual_backward.py is the part for training loops in which the user calls backward.
 """

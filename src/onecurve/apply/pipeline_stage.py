@@ -154,11 +154,11 @@ def make_schedule(kind: Schedule, stages: Sequence[DynamicShapeStage], rounds: i
     settings = {"n_microbatches": rounds, "loss_fn": lambda output, _: output, "scale_grads": False}
     # On an error torch would log the complete schedule of every rank.
     logging.getLogger("torch.distributed.pipelining.schedules").setLevel(logging.CRITICAL)
-    if kind in _SINGLE_STAGE_SCHEDULES:
+    if kind in _ONE_STAGE_PER_RANK:
         (stage,) = stages
-        return _SINGLE_STAGE_SCHEDULES[kind](stage, **settings)  # type: ignore[arg-type]
-    return _MULTI_STAGE_SCHEDULES[kind](list(stages), **settings)  # type: ignore[arg-type]
+        return _ONE_STAGE_PER_RANK[kind](stage, **settings)  # type: ignore[arg-type]
+    return _SEVERAL_STAGES_PER_RANK[kind](list(stages), **settings)  # type: ignore[arg-type]
 
 
-_SINGLE_STAGE_SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-_MULTI_STAGE_SCHEDULES = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
+_ONE_STAGE_PER_RANK = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_SEVERAL_STAGES_PER_RANK = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}

@@ -43,11 +43,11 @@ def chunks_to_write(local_tensor: LocalTensor) -> Iterator[tuple[Slices, Slices]
     writers = local_tensor.replicas if isinstance(local_tensor.local, nn.Parameter) else 1
     number = crc32(local_tensor.name.encode())
     for box in local_tensor.boxes:
-        for offsets, sizes in split_into_chunks([side.stop - side.start for side in box.whole]):
+        for offsets, sizes in split_into_chunks([side.stop - side.start for side in box.full]):
             writer = number % writers
             number += 1
             if writer == local_tensor.replica:
-                yield _slices_within(box.whole, offsets, sizes), _slices_within(box.local, offsets, sizes)
+                yield _slices_within(box.full, offsets, sizes), _slices_within(box.local, offsets, sizes)
 
 
 def _slices_within(box: Slices, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Slices:

@@ -10,7 +10,7 @@ from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.safetensors_format import DTYPES
 from onecurve.describe.plan import Plan
 
-VERSION = 1
+VERSION = 2
 MAX_ROOT_BYTES = 1 << 22
 MAX_MANIFEST_BYTES = 1 << 25
 _MAX_HEADER_BYTES = 1 << 25

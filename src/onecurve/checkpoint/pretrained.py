@@ -123,5 +123,5 @@ def _fill(local_tensor: LocalTensor, opened: Any, stored_name: str, file: Path) 
     with torch.no_grad():
         for box in local_tensor.boxes:
             if box.elements:
-                elements = stored[box.whole] if shape else opened.get_tensor(stored_name)
+                elements = stored[box.full] if shape else opened.get_tensor(stored_name)
                 local_tensor.local[box.local].copy_(elements)

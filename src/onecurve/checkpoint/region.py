@@ -36,7 +36,7 @@ def regions(stored: StoredTensor, boxes: Sequence[Box]) -> list[Region]:
     boxes = [box for box in boxes if box.elements]
     wanted = [
         ChunkStorageMetadata(
-            torch.Size([side.start for side in box.whole]), torch.Size([side.stop - side.start for side in box.whole])
+            torch.Size([side.start for side in box.full]), torch.Size([side.stop - side.start for side in box.full])
         )
         for box in boxes
     ]

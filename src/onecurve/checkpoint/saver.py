@@ -56,11 +56,11 @@ class Saver:
     """One per rank. Every rank must save at the same steps."""
 
     def __init__(
-        self, store: Store, group: Group, device: Device, plan: Plan, job: dict[str, str], retention: Retention
+        self, store: Store, group: Group, device: Device, plan: Plan, fingerprint: dict[str, str], retention: Retention
     ) -> None:
-        """`group`: a process group of all ranks that only the saver's thread uses."""
+        """`group`: a process group of all ranks, used by the saver's thread alone. `fingerprint`: the job's."""
         self._store, self._group, self._device = store, group, device
-        self._plan, self._job, self._retention = plan, job, retention
+        self._plan, self._fingerprint, self._retention = plan, fingerprint, retention
         self._rank, self._ranks = (group.rank(), group.size()) if group else (0, 1)
         self._token_prefix = broadcast_first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
         self._count = 0
@@ -97,7 +97,8 @@ class Saver:
         token = f"{self._token_prefix}{self._count:08x}"
         self._count += 1
         self._idle.clear()
-        self._tasks.put(_SaveTask(Root(token, self._ranks, point, self._plan, self._job), self._snapshot, failure))
+        root = Root(token=token, ranks=self._ranks, point=point, plan=self._plan, job=self._fingerprint)
+        self._tasks.put(_SaveTask(root, self._snapshot, failure))
 
     def wait(self) -> None:
         """Wait until the running save has ended, successfully or not."""

@@ -68,7 +68,7 @@ class Snapshot:
     def file(self, token: str, rank: int) -> tuple[Manifest, Iterator[bytes | memoryview]]:
         """Return this rank's manifest and the content of its data file, in parts."""
         if not self._chunks:
-            return Manifest(token, rank, numbers=self._scalars.to_manifest()), iter(())
+            return Manifest(token=token, rank=rank, numbers=self._scalars.to_manifest()), iter(())
         # Every chunk is a tensor of the safetensors file, named after its offsets.
         header = header_bytes({_chunk_name(chunk): (chunk.source.dtype, chunk.source.shape) for chunk in self._chunks})
         contents = [tensor_bytes(copy) for copy in self._copies]

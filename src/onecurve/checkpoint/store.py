@@ -26,7 +26,8 @@ class Store(Protocol):
     """A set of named checkpoints, each of a few files per rank. A checkpoint exists from `commit` to `retire`.
 
     A save is `begin`, then `write` on every rank, then `commit`, or `abandon` if a rank failed. A removal is `retire`,
-    then `erase` on every rank, then `clear`.
+    then `erase` on every rank, then `clear`. Methods raise CorruptedError if a file is missing or too short, and
+    OSError for everything else: a resume skips a corrupted checkpoint, but stops at an OSError.
     """
 
     @property

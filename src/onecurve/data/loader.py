@@ -131,7 +131,7 @@ class TrainingBatches:
     """This rank's batches in the order of steps. `start` moves to any step and keeps the worker processes."""
 
     def __init__(self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int) -> None:
-        self._shares = _TrainingShares(order, plan, data_rank, steps)
+        self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps)
         self._micro_batches = reader.open(self._shares, workers)
 
     def start(self, step: int, position: int) -> None:

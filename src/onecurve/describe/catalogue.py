@@ -40,8 +40,9 @@ def hosts_of(name: str, count: int, devices: int | None = None) -> HostGroup:
 
 def _entry(name: str) -> tuple[str, dict[str, Any]]:
     catalogue = _catalogue()
-    if name in catalogue:
-        return name, catalogue[name]
+    exact = next((full_name for full_name in catalogue if _normalized(full_name) == _normalized(name)), None)
+    if exact is not None:  # `l4` is the L4, even if the catalogue also has an L40S
+        return exact, catalogue[exact]
     matches = [full_name for full_name in catalogue if _normalized(full_name).startswith(_normalized(name))]
     if not matches:
         raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, catalogue)})")

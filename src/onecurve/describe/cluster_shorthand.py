@@ -43,5 +43,5 @@ def cluster_text(cluster: Cluster) -> str:
 def _text(group: HostGroup) -> str:
     hosts = f"{group.count:,} host{'s' if group.count > 1 else ''}"
     if group.kind == "cpu":
-        return f"{hosts} × {group.cores_per_host} cores"
+        return f"{hosts} × {group.cores_per_host} core{'s' if group.cores_per_host > 1 else ''}"
     return f"{hosts} × {group.devices_per_host} {group.device.name}"

@@ -6,6 +6,7 @@ file has a class variable `file_version`; the file then begins with `version`, a
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,6 +40,10 @@ def from_plain(kind: type[T], plain: object, where: str, *, lax: bool = False) -
     _refuse_unknown_keys(kind, plain, where)
     try:
         return msgspec.convert(plain, kind, strict=not lax)
+    except OnecurveError as error:  # raised by a dataclass's own checks, which do not know the source
+        if str(error).startswith(where):
+            raise
+        raise type(error)(f"{where}: {error}") from None
     except msgspec.ValidationError as error:
         raise OnecurveError(f"{where}: {_readable(str(error))}") from None
     except (ValueError, TypeError) as error:
@@ -83,7 +88,21 @@ def from_document(kind: type[T], plain: object, where: str) -> T:
 
 def read_json(kind: type[T], path: Path) -> T:
     """Read a JSON file that `to_document` made."""
-    return from_document(kind, _decode_json(path.read_bytes(), str(path)), str(path))
+    plain = _decode_json(path.read_bytes(), str(path))
+    return from_document(kind, null_to_nan(kind, plain), str(path))
+
+
+def null_to_nan(kind: Any, plain: Any) -> Any:
+    """Return plain data with NaN for every null where `kind` has a float: `to_json` writes NaN and infinity as null."""
+    if dataclasses.is_dataclass(kind) and isinstance(plain, dict):
+        hints = get_type_hints(kind)
+        return {key: null_to_nan(hints.get(key), value) for key, value in plain.items()}
+    if get_origin(kind) is dict and isinstance(plain, dict):
+        return {key: null_to_nan(get_args(kind)[1], value) for key, value in plain.items()}
+    if plain is not None:  # an optional dataclass
+        inner = next((option for option in get_args(kind) if dataclasses.is_dataclass(option)), None)
+        return plain if inner is None else null_to_nan(inner, plain)
+    return math.nan if kind is float else plain
 
 
 def read_toml(kind: type[T], path: Path) -> T:

@@ -21,7 +21,7 @@ class Estimate:
     steps: int
     error: float
     """Relative error of the step time that nine of ten predictions stay within."""
-    hourly: float | None = None
+    price_per_hour: float | None = None
     """Price of all devices of the plan per hour, or None if unknown."""
     threads: int = 0
     """CPU cores per rank; 0 for accelerators."""
@@ -50,6 +50,6 @@ class Estimate:
         return self.step * self.steps / 3600
 
     @property
-    def money(self) -> float | None:
+    def cost(self) -> float | None:
         """Price of the whole run, or None if unknown."""
-        return None if self.hourly is None else self.hourly * self.hours
+        return None if self.price_per_hour is None else self.price_per_hour * self.hours

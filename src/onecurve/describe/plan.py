@@ -180,7 +180,7 @@ def default_plan(global_batch: int, ranks: int) -> Plan:
             f"global_batch = {global_batch} cannot be split over {ranks} ranks; use at most {global_batch} ranks or a "
             "larger global_batch"
         )
-    return Plan(Mesh(replicate=ranks), split_evenly(global_batch, ranks))
+    return Plan(Mesh(replicate=ranks), micro_batch=split_evenly(global_batch, ranks))
 
 
 def split_evenly(total: int, parts: int) -> tuple[int, ...]:

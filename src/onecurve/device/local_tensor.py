@@ -28,7 +28,7 @@ Value = Tensor | bool | int | float
 class Box:
     """A rectangular block of elements that is contiguous by index both in the full tensor and in the local tensor."""
 
-    whole: Slices
+    full: Slices
     """The block's indices in the full (unsharded) tensor."""
     local: Slices
     """The block's indices in the local tensor."""
@@ -36,7 +36,7 @@ class Box:
     @property
     def elements(self) -> int:
         """Number of elements in the block."""
-        return math.prod(side.stop - side.start for side in self.whole)
+        return math.prod(side.stop - side.start for side in self.full)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class LocalTensor:
             full = torch.zeros(self.shape, dtype=self.local.dtype, device=self.local.device)
             if self.counts_in_norm and not self.held_by_earlier_stage:
                 for box in self.boxes:
-                    full[box.whole] = self.local[box.local]
+                    full[box.full] = self.local[box.local]
             return all_reduce_sum(self.group, full)
 
     def take_gradient(self) -> None:

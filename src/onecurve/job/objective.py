@@ -109,7 +109,7 @@ def _loss_sum(loss: Loss, infer: Callable[[MicroBatch], Any], micro: MicroBatch)
     )
     try:
         value = loss(pytree.tree_map(_to_float64, output), pytree.tree_map(_to_float64, micro.target))
-    except Exception:  # the loss may contain float32 tensors: class weights, or a teacher model
+    except Exception:  # user code: the loss may contain float32 tensors: class weights, or a teacher model
         value = _call(loss, output, micro)
     assert isinstance(value, Tensor)
     return value.item() * micro.samples, tolerance

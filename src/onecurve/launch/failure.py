@@ -15,6 +15,8 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 
 _ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+_NOTICE_SECONDS = 3.0
+"""The agent notices a killed rank within this time, its rounding to whole seconds included."""
 
 
 class RankFailedError(OnecurveError):
@@ -41,8 +43,13 @@ def write_failure(error: BaseException) -> bool:
 
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
-    """The earliest failure as an error: the failures of other ranks usually follow from it."""
-    rank, failure = min(failures.items(), key=lambda item: _time(item[1]))
+    """The failure that the others follow from, as an error.
+
+    When one rank fails, the agent ends the others with SIGTERM, so these come last. The others count by their time. A
+    rank that a signal killed left no file with its time, and the agent noticed its end only after the errors that it
+    caused on other ranks: it comes before errors of about the same time.
+    """
+    rank, failure = min(failures.items(), key=lambda item: _cause_order(item[1]))
     data = failure.error_file_data
     text = _text(data)
     if text is None:
@@ -50,8 +57,11 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
     return RankFailedError(text if data.get("own") else f"rank {rank} failed: {text}")
 
 
-def _time(failure: ProcessFailure) -> float:
-    return float(failure.error_file_data.get("time", failure.timestamp))
+def _cause_order(failure: ProcessFailure) -> tuple[bool, float]:
+    if "time" in failure.error_file_data:
+        return False, float(failure.error_file_data["time"])
+    ended_by_agent = failure.exitcode == -signal.SIGTERM
+    return ended_by_agent, failure.timestamp - _NOTICE_SECONDS
 
 
 def _text(data: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from onecurve.measure.refusal import explain_trace_failure
+
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 
 
@@ -34,7 +36,8 @@ def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) ->
     ]
     try:
         forward(module)
-    except Exception:
+    except Exception as error:  # a model may read values, which fake tensors do not have
+        explain_trace_failure(error, module, "blocks")
         return None
     finally:
         for hook in hooks:

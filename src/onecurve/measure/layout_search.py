@@ -26,6 +26,7 @@ from onecurve.describe.profile import Collective, Work
 from onecurve.measure.module_calls import ModuleCall, snapshot
 from onecurve.measure.op_counter import OpCounter
 from onecurve.measure.profiler import BlockRun
+from onecurve.measure.refusal import refusal_of
 from onecurve.measure.saved_tensors import SavedTensors
 
 Layouts = dict[str, Layout]
@@ -80,9 +81,12 @@ class LayoutSearch:
         """`activation`: placement of the activations between blocks, replicated by default."""
         self._mesh, self._mode, self._split, self._price = mesh, mode, split, price
         self._activation = [activation or Replicate()]
+        self.refusal = ""
+        """Why the latest trial failed; empty if none did. Says which operation of which module refused."""
 
     def block_layouts(self, block: ModuleCall, inside: Sequence[ModuleCall]) -> Layouts:
         """Layouts of a block's parameters. `inside`: the calls within the block, with names relative to it."""
+        self.refusal = ""
         groups = [[self._owner(call) for call in group] for group in _groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
         unsharded = self._try(block, {})
@@ -154,7 +158,8 @@ class LayoutSearch:
                     loss = run()
                 count.when = "backward"
                 (loss.full_tensor() if isinstance(loss, DTensor) else loss).backward()  # type: ignore[no-untyped-call]
-        except Exception:
+        except Exception as error:  # the model may not run under these layouts, for any reason of its own
+            self.refusal = refusal_of(error, model)
             return None
         return BlockRun(count.work, saved.nbytes, count.matmul_output_bytes)
 
@@ -174,9 +179,11 @@ class LayoutSearch:
                 saved = SavedTensors(call.module)
                 with saved.hooks():
                     outputs = pytree.tree_leaves(call.module(*arguments, **kwargs))
-                output = next(leaf for leaf in outputs if isinstance(leaf, Tensor) and leaf.is_floating_point())
-                if not isinstance(output, DTensor):
+                floating = [leaf for leaf in outputs if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+                if not floating or not isinstance(floating[0], DTensor):
+                    self.refusal = "the block does not return a distributed tensor"
                     return None
+                output = floating[0]
                 output = output.redistribute(placements=self._activation)
                 saved.discard_chained_outputs(activation, [output])
                 if forward_only:
@@ -187,7 +194,8 @@ class LayoutSearch:
                     activation.grad.redistribute(placements=self._activation)
                 for parameter in call.module.parameters():
                     _reduce_gradient(parameter)
-        except Exception:  # whatever the reason, the model cannot be sharded like this
+        except Exception as error:  # the block may not run under these layouts, for any reason of its own
+            self.refusal = refusal_of(error, call.module)
             return None
         return BlockRun(count.work, saved.nbytes, count.matmul_output_bytes)
 
@@ -250,7 +258,8 @@ class LayoutSearch:
             with self._split(call.module, _texts(layouts)), count:
                 call.module(*arguments, **kwargs)
                 communicates = any(collective.kind != "all_reduce" for collective in count.collectives)
-        except Exception:
+        except Exception as error:  # the module may not run under these layouts, for any reason of its own
+            self.refusal = refusal_of(error, call.module)
             return "other"
         finally:
             handle.remove()

@@ -1,6 +1,7 @@
 """Records how a model calls its modules."""
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,8 @@ def snapshot(values: Any) -> Any:
     def copied(leaf: Any) -> Any:
         try:
             return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
-        except Exception:
+        except Exception:  # an object that does not allow a copy is passed on as it is
+            _log.debug("an argument of type %s cannot be copied", type(leaf).__name__, exc_info=True)
             return leaf
 
     return pytree.tree_map(copied, values)

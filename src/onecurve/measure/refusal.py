@@ -17,15 +17,21 @@ _log = logging.getLogger(__name__)
 _OWN_DEFECTS = (AssertionError, AttributeError, NameError)
 
 
-def explain_trace_failure(error: Exception, model: nn.Module, what: str) -> str:
-    """Return the reason of a failed trace of `model` in one line, and log it; raise it again if it is our own defect.
-
-    `what` names the trial in the log, for example "tensor" or "pipeline".
-    """
-    frames = _frames(error)
-    if isinstance(error, _OWN_DEFECTS) and is_own_frame(frames[-1]):
+def raise_own_defect(error: Exception) -> None:
+    """Raise the error again if it is a defect in onecurve's own code, and not a property of the model."""
+    if isinstance(error, _OWN_DEFECTS) and is_own_frame(_frames(error)[-1]):
         raise error
-    reason = _reason(error, frames, model)
+
+
+def refusal_of(error: Exception, model: nn.Module) -> str:
+    """Return why a trial of `model` failed: the operation, the module, and the message, in one line."""
+    raise_own_defect(error)
+    return _reason(error, _frames(error), model)
+
+
+def explain_trace_failure(error: Exception, model: nn.Module, what: str) -> str:
+    """Return and log why a trace of `model` failed. `what` names it in the log, for example "pipeline"."""
+    reason = refusal_of(error, model)
     if isinstance(error, OnecurveError | RuntimeError):  # includes torch's own errors for unsupported operations
         _log.info("%s: %s", what, reason)
     else:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
 from onecurve.model.data_dependent import DataDependentFallback
+from onecurve.model.materialize import copy_user_attributes
 from onecurve.model.recorder import InitRecorder, build_real, record
 
 _log = logging.getLogger(__name__)
@@ -119,7 +120,10 @@ def _copy_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
 def _fake_like(tensor: Tensor) -> Tensor:
     fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    else:
+        fake.requires_grad_(tensor.requires_grad)
+    copy_user_attributes(tensor, fake)
     return fake
 
 

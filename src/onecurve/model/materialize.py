@@ -82,7 +82,7 @@ class Materializer:
             value = value.contiguous(memory_format=self._memory_format)
         if isinstance(tensor, nn.Parameter):
             parameter = nn.Parameter(value, requires_grad=tensor.requires_grad)
-            parameter.__dict__.update({name: v for name, v in tensor.__dict__.items() if _is_user_attribute(name)})
+            copy_user_attributes(tensor, parameter)
             return parameter
         return value
 
@@ -92,9 +92,11 @@ _FAKE_TENSOR_ATTRIBUTES = frozenset(
 )
 
 
-def _is_user_attribute(name: str) -> bool:
-    """True for an attribute that the user set on a parameter; False for a FakeTensor's own attributes."""
-    return not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES
+def copy_user_attributes(source: Tensor, target: Tensor) -> None:
+    """Copy the attributes that the user set on a tensor, and not those of a FakeTensor's own."""
+    for name, value in source.__dict__.items():
+        if not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES:
+            target.__dict__[name] = value
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

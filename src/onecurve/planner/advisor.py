@@ -19,7 +19,8 @@ _RUNNERS_UP = 6
 _FRONTIER_PLANS = 4
 _CLUSTER_FACTORS = (1, 2, 4, 8, 16)
 """If nothing fits, clusters larger by these factors are tried."""
-_DEVICES_PER_HOST = 8
+DEVICES_PER_HOST = 8
+"""Accelerators of a common host."""
 
 
 def advise(script: str, estimator: Estimator, result: SearchResult, search: Search) -> Advice:
@@ -91,7 +92,7 @@ def _larger_cluster(estimator: Estimator, search: Search) -> Estimate | None:
     """Return the best plan on the smallest cluster that fits: full hosts, twice as many each time."""
     for factor in _CLUSTER_FACTORS:
         groups = tuple(
-            replace(group, count=group.count * factor, devices_per_host=max(_DEVICES_PER_HOST, group.devices_per_host))
+            replace(group, count=group.count * factor, devices_per_host=max(DEVICES_PER_HOST, group.devices_per_host))
             if group.kind != "cpu"
             else replace(group, count=group.count * factor)
             for group in estimator.cluster.groups

@@ -22,13 +22,13 @@ MeasureHost = Callable[[], Cluster]
 _log = logging.getLogger(__name__)
 
 
-def find_cluster(wish: str | Cluster, measure: MeasureHost, say: Say) -> Cluster:
+def find_cluster(cluster: str | Cluster, measure: MeasureHost, say: Say) -> Cluster:
     """Return the cluster that `--cluster` names: `here`, a path that ends in .toml, or a shorthand such as 2x8xH100."""
-    if isinstance(wish, Cluster):
-        return wish
-    if wish == HERE:
+    if isinstance(cluster, Cluster):
+        return cluster
+    if cluster == HERE:
         return this_host(measure, say)
-    return read_toml(Cluster, Path(wish)) if wish.endswith(".toml") else parse_cluster(wish)
+    return read_toml(Cluster, Path(cluster)) if cluster.endswith(".toml") else parse_cluster(cluster)
 
 
 def this_host(measure: MeasureHost, say: Say) -> Cluster:

@@ -8,7 +8,7 @@ from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel, defer_init
-from onecurve.planner.pipeline_stages import assign_blocks, dataflow_of, refuse_mismatched_stages
+from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
 from onecurve.planner.tensor_layouts import layouts_for
 from onecurve.planner.traced_model import TracedModel
 
@@ -32,7 +32,7 @@ class PlanCompleter:
         if plan.mesh.tensor > 1 and not plan.layouts:
             plan = replace(plan, layouts=self._layouts_of(plan))
         if plan.mesh.pipeline > 1:
-            dataflow = dataflow_of(self._model)
+            dataflow = self._model.dataflow
             if not plan.stages:
                 plan = replace(plan, stages=self._stages_of(plan))
             refuse_mismatched_stages(plan, dataflow)

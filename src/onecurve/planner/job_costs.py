@@ -45,6 +45,9 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
                 for sequence, run in runs.items()
             }
             traces[precision] = replace(traces[precision], tensor2=split)
+        if not any(trace.tensor2 for trace in traces.values()):
+            refused["tensor"] = "the split model could not be traced (see --verbose)"
+            degrees, layouts = (), {}
     return JobCosts(
         traces=traces,
         global_batch=job.global_batch,

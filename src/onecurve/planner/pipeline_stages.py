@@ -9,22 +9,10 @@ from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ModuleProfile, Profile
-from onecurve.measure.dataflow import trace_dataflow
-from onecurve.measure.module_calls import run_one_of_each_kind
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.planner.job_profile import profile_of
 from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
 from onecurve.search.stage_balance import balance
-
-
-def dataflow_of(traced: TracedModel) -> Dataflow:
-    """Trace which tensors flow between the blocks of the model."""
-    if not traced.blocks:
-        raise OnecurveError(
-            "model: no repeated blocks were found, so there is nothing to split into pipeline stages; use another axis"
-        )
-    with run_one_of_each_kind(traced.block_modules):
-        return trace_dataflow(traced.model, traced.blocks, traced.mode, traced.forward)
 
 
 def refuse_mismatched_stages(plan: Plan, dataflow: Dataflow) -> None:
@@ -53,7 +41,7 @@ def assign_blocks(plan: Plan, traced: TracedModel) -> tuple[int, ...]:
 
 def block_chain_of(traced: TracedModel, profile: Profile | None) -> BlockChain:
     """Return the model's blocks in order with their weights; without a profile the weight is the parameter bytes."""
-    dataflow, model = dataflow_of(traced), traced.model
+    dataflow, model = traced.dataflow, traced.model
     if profile is None:
         return BlockChain(tuple((float(_parameter_bytes(model, [name])), 0.0) for name in dataflow.blocks))
     profile_by_name = {name: block for block in profile.blocks for name in block.names}

@@ -12,13 +12,13 @@ AUTO = "auto"
 _PLANNED_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
 
 
-def read_plan(wish: Plan | str) -> Plan | None:
+def read_plan(plan: Plan | str) -> Plan | None:
     """Read `--plan`: a Plan, its short text form, the path of a plan.toml, or `auto`, which returns None."""
-    if isinstance(wish, Plan):
-        return wish
-    if wish == AUTO:
+    if isinstance(plan, Plan):
+        return plan
+    if plan == AUTO:
         return None
-    return read_toml(Plan, Path(wish)) if wish.endswith(".toml") else Plan.parse(wish)
+    return read_toml(Plan, Path(plan)) if plan.endswith(".toml") else Plan.parse(plan)
 
 
 def read_precisions(words: Sequence[str]) -> list[Precision]:

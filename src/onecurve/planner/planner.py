@@ -10,14 +10,14 @@ from onecurve.data.training_data import TrainingData
 from onecurve.describe.advice import Advice
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.costs import JobCosts
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Precision
 from onecurve.device.device import local_device
 from onecurve.job.job import Job
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import DeferredModel, defer_init
-from onecurve.planner.advisor import advise, estimate_with_layouts, hint_at_faster_precision
+from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, hint_at_faster_precision
 from onecurve.planner.clusters import Say
 from onecurve.planner.job_costs import costs_of
 from onecurve.planner.timing import time_model
@@ -26,8 +26,6 @@ from onecurve.predict.estimator import Estimator
 from onecurve.search.branch_and_bound import BranchAndBound, SearchResult
 from onecurve.search.space import Space
 
-DEVICES_PER_HOST = 8
-"""Accelerators of a common host: tensor parallelism is traced for at least as many, so that hints can suggest it."""
 _WORTH_MENTIONING = 1.2
 """A precision that was not allowed is mentioned if it is at least this many times as fast."""
 
@@ -55,7 +53,8 @@ class Planner:
         self._costs = self._trace(self._deferred)
 
     def time_model(self) -> None:
-        """Time the model on this host's device, and use the timings in all estimates from now on."""
+        """Time the model on this host's device, and use the timings in all estimates from now on. Call it once: it
+        consumes the recorded model."""
         self._say("timing the model on this device")
         precisions = [*self._precisions, *self._compared]
         timings = time_model(
@@ -88,10 +87,12 @@ class Planner:
         cluster = self._cluster
         max_degree = cluster.ranks_per_host
         if cluster.device_kind != "cpu":
-            max_degree = max(DEVICES_PER_HOST, max_degree)
+            max_degree = max(DEVICES_PER_HOST, max_degree)  # so that hints can suggest larger hosts
         traced = TracedModel(self._job, self._data, deferred)
         try:
             return costs_of(traced, [*self._precisions, *self._compared], max_degree)
+        except UserCodeError as error:
+            raise UserCodeError(f"the model could not be traced on fake tensors: {error}") from error.__cause__
         except OnecurveError:
             raise
         except Exception as error:  # the user's model or loss may read values, which fake tensors do not have

@@ -80,7 +80,8 @@ def derive_layouts(
         for names in _identical(model, blocks):
             block_layouts = _layouts_of_block(search, names[0], calls)
             if not block_layouts:
-                _log.info("tensor: no parameter of block %r can be split", names[0])
+                reason = search.refusal or "it has no pair of matrix products that can share a split"
+                _log.info("tensor: no parameter of block %r can be split: %s", names[0], reason)
             prefixes = [pattern(names[0])] if len(blocks) == len(names) else names
             layouts |= {_join(prefix, name): layout for prefix in prefixes for name, layout in block_layouts.items()}
         if blocks != [""]:
@@ -115,14 +116,16 @@ def split_block_runs(traced: TracedModel, plan: Plan, samples: int) -> dict[tupl
 
     The value is None if the block cannot be split as the plan says.
     """
+    runs: dict[tuple[str, ...], BlockRun | None] = {}
     kinds = traced.kinds(samples, plan.precision)
     with _layout_search(traced, plan) as search:
-        return {
-            tuple(kind.names): search.run_split_block(
-                replace(kind.first, name=""), _layouts_inside(kind.first, plan.layouts)
-            )
-            for kind in kinds
-        }
+        for kind in kinds:
+            block = replace(kind.first, name="")
+            run = search.run_split_block(block, _layouts_inside(kind.first, plan.layouts))
+            if run is None:
+                _log.info("%s: block %r does not run: %s", plan, kind.first.name, search.refusal)
+            runs[tuple(kind.names)] = run
+    return runs
 
 
 def split_run_outside_blocks(traced: TracedModel, plan: Plan, samples: int) -> BlockRun | None:
@@ -136,7 +139,10 @@ def split_run_outside_blocks(traced: TracedModel, plan: Plan, samples: int) -> B
             return traced.loss(micro)
 
     with _layout_search(traced, replace(plan, sequence=False)) as search:
-        return search.run_split_model(traced.model, plan.layouts, run)
+        split_run = search.run_split_model(traced.model, plan.layouts, run)
+        if split_run is None:
+            _log.info("%s: the model outside its blocks does not run: %s", plan, search.refusal)
+        return split_run
 
 
 def _split_context(traced: TracedModel, mesh: DeviceMesh, sequence: bool) -> SplitContext:

@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.dataflow import Dataflow
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
@@ -15,6 +17,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.measure.blocks import called_modules, find_blocks
+from onecurve.measure.dataflow import trace_dataflow
 from onecurve.measure.module_calls import ModuleKind, run_one_of_each_kind
 from onecurve.model.deferred import DeferredModel, TraceableModule, defer_init
 
@@ -53,6 +56,17 @@ class TracedModel:
     def block_modules(self) -> dict[str, nn.Module]:
         """The blocks by name."""
         return {name: self.model.get_submodule(name) for name in self.blocks}
+
+    @cached_property
+    def dataflow(self) -> Dataflow:
+        """The tensors that flow between the blocks."""
+        if not self.blocks:
+            raise OnecurveError(
+                "model: no repeated blocks were found, so there is nothing to split into pipeline stages; use another "
+                "axis"
+            )
+        with run_one_of_each_kind(self.block_modules):
+            return trace_dataflow(self.model, self.blocks, self.mode, self.forward)
 
     def micro(self, samples: int = TRACE_SAMPLES) -> MicroBatch:
         """Return the first samples of the data as a fake micro-batch."""

@@ -52,7 +52,7 @@ class Estimator:
             utilization=self._utilization(plan),
             steps=self.costs.steps,
             error=self.constants.error,
-            hourly=self._price_per_hour(plan.mesh.size),
+            price_per_hour=self._price_per_hour(plan.mesh.size),
             threads=self._hosts(plan.mesh.size)[0].cores_per_host if cpu else 0,
         )
 

@@ -105,7 +105,7 @@ def _distance(tensor: LocalTensor, local: Tensor, reference: Any, name: str) -> 
     if not tensor.shape:
         return float((_as_float64(local) - _as_float64(reference.get_tensor(name))).abs().max())
     full = reference.get_slice(name)
-    distances = [(_as_float64(local[box.local]) - _as_float64(full[box.whole])).abs().max() for box in tensor.boxes]
+    distances = [(_as_float64(local[box.local]) - _as_float64(full[box.full])).abs().max() for box in tensor.boxes]
     return float(torch.stack(distances).max()) if distances else 0.0  # unlike Python's max, torch's passes NaN on
 
 

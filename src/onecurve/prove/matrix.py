@@ -28,8 +28,12 @@ def plan_matrix(global_batch: int, ranks: int, precision: Precision) -> list[Pla
         for rounds, reduce in variants:
             round_size, remainder = divmod(global_batch, rounds)
             if not remainder and round_size >= mesh.data:
-                plans.append(Plan(mesh, split_evenly(round_size, mesh.data), rounds, precision, reduce))
-        plans += [Plan(mesh, shares, 2, precision, "step") for shares in _uneven_shares(global_batch, mesh)]
+                shares = split_evenly(round_size, mesh.data)
+                plans.append(Plan(mesh, micro_batch=shares, rounds=rounds, precision=precision, reduce=reduce))
+        plans += [
+            Plan(mesh, micro_batch=shares, rounds=2, precision=precision)
+            for shares in _uneven_shares(global_batch, mesh)
+        ]
         plans += _with_options(global_batch, mesh, precision)
     for mesh in _pipeline_meshes(ranks):
         plans += _pipeline_plans(global_batch, mesh, precision)
@@ -40,7 +44,7 @@ def _with_options(global_batch: int, mesh: Mesh, precision: Precision) -> Iterat
     """Plans with options that change where tensors are stored or when they are computed, but not their values."""
     if global_batch < mesh.data:
         return
-    plain = Plan(mesh, split_evenly(global_batch, mesh.data), 1, precision)
+    plain = Plan(mesh, micro_batch=split_evenly(global_batch, mesh.data), precision=precision)
     if mesh.shard > 1:
         yield replace(plain, sharding="zero2")
     if mesh.tensor > 1:
@@ -83,7 +87,8 @@ def _pipeline_plans(global_batch: int, mesh: Mesh, precision: Precision) -> Iter
             round_size, remainder = divmod(global_batch, rounds)
             if remainder or round_size < mesh.data:
                 continue
-            plan = Plan(mesh, split_evenly(round_size, mesh.data), rounds, precision, schedule=schedule)
+            shares = split_evenly(round_size, mesh.data)
+            plan = Plan(mesh, micro_batch=shares, rounds=rounds, precision=precision, schedule=schedule)
             yield replace(plan, sharding="zero2") if schedule == "zero-bubble" and mesh.shard > 1 else plan
 
 

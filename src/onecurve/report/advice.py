@@ -60,7 +60,7 @@ def _plural(count: int, noun: str, ending: str = "s") -> str:
 
 
 def _price(estimate: Estimate) -> str:
-    return "" if estimate.money is None else f", {money_text(estimate.money)} ± {estimate.error:.0%}"
+    return "" if estimate.cost is None else f", {money_text(estimate.cost)} ± {estimate.error:.0%}"
 
 
 def _bars(
@@ -95,8 +95,8 @@ def _choice(estimate: Estimate, best: Estimate) -> tuple[str, str]:
     words = [f"{seconds_text(estimate.step)} per step", f"{bytes_text(estimate.memory_bytes)} per rank"]
     if estimate.devices != best.devices:
         words.append(_ranks(estimate))
-    if estimate.money is not None:
-        words.append(money_text(estimate.money))
+    if estimate.cost is not None:
+        words.append(money_text(estimate.cost))
     return str(estimate.plan), ", ".join(words)
 
 
@@ -132,7 +132,7 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
         "fits": estimate.fits,
         "utilization": estimate.utilization,
         "hours": estimate.hours,
-        "money": estimate.money,
+        "cost": estimate.cost,
     }
 
 
@@ -183,4 +183,5 @@ def _fields_to_write(plan: Plan) -> dict[str, Any]:
     fields = {name: value for name, value in plain.items() if name in always or value != defaults[name]}
     fields.pop("mesh", None)
     axes = {axis: degree for axis, degree in plain["mesh"].items() if degree > 1}
+    fields = {"version": Plan.file_version, **fields}
     return {**fields, "mesh": axes} if axes else fields

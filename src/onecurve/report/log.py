@@ -7,6 +7,8 @@ _LOGGER = logging.getLogger("onecurve")
 
 def log_to_stderr() -> None:
     """Show the package's log records. Other libraries' loggers, and the root logger, are left alone."""
+    if is_verbose():
+        return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     _LOGGER.addHandler(handler)

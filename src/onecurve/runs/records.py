@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from onecurve.describe.convert import from_json, from_plain
+from onecurve.describe.convert import from_json, from_plain, null_to_nan
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import (
     RECORD_VERSION,
@@ -40,15 +40,13 @@ def read_records(folder: Path, rank: int = 0) -> Iterator[Record]:
 
 def _record(line: bytes, where: str) -> Record:
     plain = from_json(dict[str, Any], line, where)
-    kind = plain.get("kind")
-    if kind not in _KINDS:
-        raise OnecurveError(f"{where}: unknown kind of record {kind!r} (known: {', '.join(_KINDS)})")
-    if kind == "start" and plain.get("version", RECORD_VERSION) > RECORD_VERSION:
+    kind = _KINDS.get(str(plain.get("kind")))
+    if kind is None:
+        raise OnecurveError(f"{where}: unknown kind of record {plain.get('kind')!r} (known: {', '.join(_KINDS)})")
+    version = plain.get("version")
+    if kind is StartRecord and isinstance(version, int) and version > RECORD_VERSION:
         raise OnecurveError(
-            f"{where}: the records have version {plain['version']}, but this onecurve reads versions up to "
-            f"{RECORD_VERSION}; upgrade onecurve"
+            f"{where}: the records have version {version}, but this onecurve reads versions up to {RECORD_VERSION}; "
+            "upgrade onecurve"
         )
-    for name in ("loss", "gradient_norm"):  # written as null, because JSON has no NaN
-        if name in plain and plain[name] is None:
-            plain[name] = float("nan")
-    return from_plain(_KINDS[kind], plain, where)
+    return from_plain(kind, null_to_nan(kind, plain), where)

@@ -37,7 +37,7 @@ _LOSS_TEST_SAMPLES = 12
 
 @dataclass(frozen=True)
 class Assembly:
-    """What one rank holds and runs, with onecurve calling backward."""
+    """A rank's part of the model and the trainer that steps it."""
 
     part: "SingleStagePart | PipelinePart"
     trainer: Trainer
@@ -45,7 +45,7 @@ class Assembly:
 
 @dataclass(frozen=True)
 class ManualAssembly:
-    """What one rank holds if the user calls backward."""
+    """The same for a loop in which the user calls backward."""
 
     part: ManualBackwardPart
     trainer: ManualTrainer

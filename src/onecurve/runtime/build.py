@@ -3,20 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import torch.distributed as dist
-
 from onecurve.apply.base_part import BasePart
 from onecurve.apply.process_mesh import make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
 from onecurve.data.training_data import open_data
-from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, default_plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
-from onecurve.device.collectives import broadcast_first_text
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import loader_workers, local_cluster, local_device
 from onecurve.device.world import World
@@ -36,9 +32,10 @@ from onecurve.runtime.assembly import (
 )
 from onecurve.runtime.checkpoints import Checkpoints, Resumed
 from onecurve.runtime.fingerprint import fingerprint
+from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.loaders import open_loaders
-from onecurve.runtime.manual import refuse_unsupported_manual
-from onecurve.runtime.run import Run, RunParts, saved_tensors
+from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
+from onecurve.runtime.run import Run, RunComponents, saved_tensors
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.state import TrainState
@@ -89,6 +86,8 @@ def _build(
     _refuse_other_world(plan, world)
     if manual:
         refuse_unsupported_manual(job, plan)
+    else:
+        refuse_manual_backward(job, "onecurve cannot step this job")
     pin_to_cores(world.local_rank, world.local_size, plan.threads)
 
     data_rank = plan.mesh.data_rank(world.rank)
@@ -99,21 +98,22 @@ def _build(
     refuse_if_too_large(
         state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
     )
-    identity, names, parameters = (
+    job_fingerprint, first_name_of, parameters = (
         fingerprint(job, deferred.module, data),
         first_names(deferred.module),
         deferred.parameters,
     )
 
-    resolved = ResolvedPlan(plan) if manual else None
-    if resolved is None and world.rank == 0:  # layouts cannot be derived once the process group exists
-        resolved = PlanCompleter(job, data, deferred).resolve(plan)
-    world.join(device)
-    resolved = _share(resolved, world)
+    resolved = derive_on_first_rank(
+        ResolvedPlan,
+        lambda: ResolvedPlan(plan) if manual else PlanCompleter(job, data, deferred).resolve(plan),
+        world,
+        device,
+    )
     mesh = make_mesh(plan.mesh, world.rank, device.kind)
     checkpoints = None
     if out is not None and job.save is not None:
-        checkpoints = Checkpoints(job.save, out, world, device, resolved.plan, identity)
+        checkpoints = Checkpoints(job.save, out, world, device, resolved.plan, job_fingerprint)
     flags = StepFlags(stop=stop, save=checkpoints.overdue if checkpoints is not None else lambda: False)
     assembly: Assembly | ManualAssembly
     if manual:
@@ -132,10 +132,10 @@ def _build(
         _restore(assembly, resumed, best)
         loaders.training.start(resumed.state.step, resumed.state.position)
     elif job.weights is not None:
-        warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, names))
+        warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, first_name_of))
     assembly.part.drop_gathered()
     return Run(
-        RunParts(
+        RunComponents(
             job=job,
             plan=resolved.plan,
             world=world,
@@ -155,15 +155,6 @@ def _build(
             on_event=on_event,
         )
     )
-
-
-def _share(resolved: ResolvedPlan | None, world: World) -> ResolvedPlan:
-    """Pass what the first rank derived to all ranks."""
-    if world.size == 1:
-        assert resolved is not None
-        return resolved
-    text = broadcast_first_text(dist.group.WORLD, to_json(resolved) if world.rank == 0 else "")
-    return from_json(ResolvedPlan, text.encode(), "plan")
 
 
 def _resume(checkpoints: Checkpoints | None, part: BasePart, fresh: bool) -> Resumed | None:

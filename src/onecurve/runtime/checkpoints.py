@@ -62,6 +62,7 @@ class Checkpoints:
         self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention)
         self._last_save = time.monotonic()
         self._events: list[SaveEvent] = []
+        self._asked_step = 0
         self.begun_step = -1
         """Steps done at the newest save, which may still be running."""
 
@@ -98,7 +99,7 @@ class Checkpoints:
             damage = broadcast_first_text(self._group, damage)
             if not damage and resumed is not None:
                 self._events += [SaveEvent("warning", text) for text in skipped]
-                self.begun_step = resumed.state.step
+                self.begun_step = self._asked_step = resumed.state.step
                 self._saver.resume_after(resumed.state.step, names[names.index(name) + 1 :])
                 return resumed
             skipped.append(f"checkpoint skipped: {damage}")
@@ -118,8 +119,13 @@ class Checkpoints:
         return Resumed(state, optimizer_states, checkpoint.root.plan.precision, text)
 
     def due(self, step: int) -> bool:
-        """True if a save is due by the number of steps, which all ranks know. See `overdue` for minutes."""
-        return any(every is not None and step % every == 0 for every in (self._save.every, self._save.keep_every))
+        """True if a save became due by the number of steps since the last call. See `overdue` for minutes.
+
+        Steps may be left out between two calls, as in loops that update every few batches.
+        """
+        before, self._asked_step = self._asked_step, step
+        intervals = (self._save.every, self._save.keep_every)
+        return any(every is not None and step // every > before // every for every in intervals)
 
     def overdue(self) -> bool:
         """True if a save is due by the clock of the first rank, which tells the others with the next step."""

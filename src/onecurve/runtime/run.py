@@ -37,7 +37,7 @@ _NEVER_CALLED = "run.checkpoint() was never called, so no checkpoint was made be
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunParts:
+class RunComponents:
     """What a run is built from."""
 
     job: Job
@@ -71,17 +71,22 @@ class Run:
     If it was prepared with `backward="mine"`, call `backward` and `update` instead of `step`.
     """
 
-    def __init__(self, parts: RunParts) -> None:
-        self._parts = parts
-        self.job, self.plan, self.world, self.device = parts.job, parts.plan, parts.world, parts.device
-        self.model = parts.part.module
-        self.steps, self.parameters = parts.steps, parts.parameters
-        self.resumed, self.warning = parts.resumed, parts.warning
-        self.best = parts.best
+    def __init__(self, components: RunComponents) -> None:
+        self._components = components
+        self.job, self.plan, self.world, self.device = (
+            components.job,
+            components.plan,
+            components.world,
+            components.device,
+        )
+        self.model = components.part.module
+        self.steps, self.parameters = components.steps, components.parameters
+        self.resumed, self.warning = components.resumed, components.warning
+        self.best = components.best
         """Tracks the best evaluation so far; None if the job has no evaluation."""
-        self._part, self._checkpoints = parts.part, parts.checkpoints
-        self._steps_done = parts.state.step
-        self._batch_step = parts.state.step
+        self._part, self._checkpoints = components.part, components.checkpoints
+        self._steps_done = components.state.step
+        self._finished_step = -1
         self._newest: StepReport | None = None
         self._readable: StepReport | None = None
         self._best_improved = self._checkpoint_called = False
@@ -93,18 +98,17 @@ class Run:
     def __iter__(self) -> Iterator[Batch]:
         """Yield this rank's share of each step. With `backward="mine"` it is already on the device, and the random
         generators are seeded by (seed, step, rank)."""
-        batches = iter(self._parts.loaders.training)
+        batches = iter(self._components.loaders.training)
         while True:
             begin = time.perf_counter()
             batch = next(batches, None)
             self._data_seconds = time.perf_counter() - begin
             if batch is None:
                 return
-            self._batch_step = batch.step
-            trainer = self._parts.trainer
+            trainer = self._components.trainer
             if isinstance(trainer, ManualTrainer):
                 trainer.begin_step(batch.step)
-                self.device.seed(mix(self.job.seed, batch.step, self._parts.data_rank, 3))
+                self.device.seed(mix(self.job.seed, batch.step, self._components.data_rank, 3))
                 batch = Batch(batch.step, [self._part.place(micro) for micro in batch.rounds])
             yield batch
 
@@ -141,7 +145,7 @@ class Run:
 
     def evaluate(self) -> EvaluationRecord:
         """Return loss and metrics over the job's evaluation data, each sample once. All ranks must call it."""
-        evaluation = self._parts.loaders.evaluation
+        evaluation = self._components.loaders.evaluation
         if evaluation is None or self.best is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
         record = self._trainer.evaluate(self._steps_done - 1, evaluation)
@@ -166,7 +170,8 @@ class Run:
         self._checkpoint_called = True
         if self._checkpoints is None:
             return
-        # On accelerators the readable report is that of the step before, whose request may have been served already.
+        # On accelerators the readable report is that of the step before, whose request may have been served already:
+        # report.step counts from 0 and begun_step counts steps done, so >= means after the newest save.
         report = self._readable
         asked = report is not None and report.step >= self._checkpoints.begun_step and report.outcome.save
         if asked or self._best_improved or self._checkpoints.due(self._steps_done):
@@ -175,10 +180,14 @@ class Run:
 
     def finish(self) -> None:
         """Save where the training stands, and wait until that is done. Leaving the `with` block does this too."""
-        if self._checkpoints is not None:
+        if self._checkpoints is None:
+            return
+        if self._steps_done > self.first_step and self._finished_step != self._steps_done:
             self._save_checkpoint()
-            self._checkpoints.wait()
-            self._pass_on_events()
+            self._save_checkpoint()  # does nothing, unless the first attempt failed
+            self._finished_step = self._steps_done
+        self._checkpoints.wait()
+        self._pass_on_events()
 
     def save(self, path: str | Path) -> None:
         """Write the weights as one safetensors file. All ranks must call it; rank 0 writes."""
@@ -195,12 +204,12 @@ class Run:
     @property
     def first_step(self) -> int:
         """Steps that were done before this run was started or resumed."""
-        return self._parts.state.step
+        return self._components.state.step
 
     @property
     def last_loss(self) -> float:
         """Loss of the step before the first one of this run; NaN if there is none."""
-        loss = self._parts.state.loss
+        loss = self._components.state.loss
         return math.nan if loss is None else loss
 
     @property
@@ -219,54 +228,57 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.finish()
-            if self._checkpoints is not None and self._steps_done > self.first_step and not self._checkpoint_called:
-                self._parts.on_event(SaveEvent("warning", _NEVER_CALLED))
-        if self._checkpoints is not None:
-            self._checkpoints.close()
-        self.world.leave()
-        if self._parts.lock is not None:
-            self._parts.lock.release()
+        try:
+            if kind is None:
+                self.finish()
+                several_steps = self._steps_done > self.first_step + 1
+                if self._checkpoints is not None and several_steps and not self._checkpoint_called:
+                    self._components.on_event(SaveEvent("warning", _NEVER_CALLED))
+        finally:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+            self.world.leave()
+            if self._components.lock is not None:
+                self._components.lock.release()
 
     # Internals
 
     @property
     def _trainer(self) -> Trainer:
-        if not isinstance(self._parts.trainer, Trainer):
+        if not isinstance(self._components.trainer, Trainer):
             raise OnecurveError(
                 "this run was prepared with backward='mine': call run.backward(loss) and run.update(name) instead"
             )
-        return self._parts.trainer
+        return self._components.trainer
 
     @property
     def _manual_trainer(self) -> ManualTrainer:
-        if not isinstance(self._parts.trainer, ManualTrainer):
+        if not isinstance(self._components.trainer, ManualTrainer):
             raise OnecurveError(
                 "this run calls backward by itself: call run.step(batch), or prepare it with backward='mine'"
             )
-        return self._parts.trainer
+        return self._components.trainer
 
     def _note(self, report: StepReport, late: bool) -> None:
         self._readable, self._newest = self._newest if late else report, report
-        self._steps_done = self._batch_step + 1
+        self._steps_done = report.step + 1
 
     def _save_checkpoint(self) -> None:
         assert self._checkpoints is not None
         begin = time.perf_counter()
         self._best_improved = False
         self._part.sync_buffers()
-        updates = self._parts.trainer.updates.values()
+        updates = self._components.trainer.updates.values()
         optimizer_state = {name: state for update in updates for name, state in update.state().items()}
         self._checkpoints.save(lambda: saved_tensors(self._part), optimizer_state, self._train_state())
         self._checkpoint_seconds += time.perf_counter() - begin
 
     def _train_state(self) -> TrainState:
-        start, trainer = self._parts.state, self._parts.trainer
+        start, trainer = self._components.state, self._components.trainer
         step = self._steps_done
         position = start.position + (step - start.step) * self.job.global_batch
         if not isinstance(trainer, Trainer):
-            return TrainState(step, position)
+            return TrainState(step=step, position=position)
         loss = self._newest.loss if self._newest is not None else self.last_loss
         best = self.best.best if self.best is not None else None
         return TrainState(
@@ -281,7 +293,7 @@ class Run:
     def _pass_on_events(self) -> None:
         assert self._checkpoints is not None
         for event in self._checkpoints.take_events():
-            self._parts.on_event(event)
+            self._components.on_event(event)
 
 
 def saved_tensors(part: BasePart) -> list[LocalTensor]:

@@ -83,8 +83,14 @@ class ManualTrainer:
         flags = [torch.full_like(self._totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
         sums = torch.cat([self._totals, squares(update.local_tensors).view(1).to(self._totals), *flags])
         all_reduce_sum(self._part.group, sums)
-        nominal = float(self._job.global_batch)
-        report = StepReport(self._step, lr, (self._step + 1) * self._job.global_batch, 1.0, nominal, sums)
+        report = StepReport(
+            step=self._step,
+            lr=lr,
+            samples=(self._step + 1) * self._job.global_batch,
+            loss_scale=1.0,
+            nominal=float(self._job.global_batch),
+            sums=sums,
+        )
         update.apply(report, self._job.clip)
         self._used.add(name)
         return report

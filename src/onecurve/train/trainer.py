@@ -58,7 +58,14 @@ class Trainer:
         flags = [torch.full_like(totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
         sums = torch.cat([totals, squares(part.trainable).view(1).to(totals), *flags])
         all_reduce_sum(part.group, sums)
-        report = StepReport(step, lr, (step + 1) * job.global_batch, self._loss_scale.value, nominal, sums)
+        report = StepReport(
+            step=step,
+            lr=lr,
+            samples=(step + 1) * job.global_batch,
+            loss_scale=self._loss_scale.value,
+            nominal=nominal,
+            sums=sums,
+        )
         part.restore_batch_norm(self.update.apply(report, job.clip))
         self._update_loss_scale(report)
         report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
@@ -83,8 +90,13 @@ class Trainer:
         flat = all_reduce_sum(self._part.group, torch.cat([samples, *totals]))
         samples, *totals = torch.split(flat, [1, *(total.numel() for total in totals)])
         means = {m.name: m.finish(total.cpu()) for m, total in zip(self._metrics, totals, strict=True)}
-        seconds = time.perf_counter() - begin
-        return EvaluationRecord(step, means.pop("loss"), means, int(samples.item()), seconds)
+        return EvaluationRecord(
+            step=step,
+            loss=means.pop("loss"),
+            metrics=means,
+            samples=int(samples.item()),
+            seconds=time.perf_counter() - begin,
+        )
 
     def try_metrics(self, micro: MicroBatch) -> Any:
         """Call the loss and the metrics once, so that a mistake shows before training. Return the model's output."""

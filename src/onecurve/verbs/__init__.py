@@ -2,4 +2,5 @@
 
 run.py, check.py and probe.py start ranks with launch/; each rank enters again through rank.py and does the work of the
 `_worker` file. prepare.py is for users who write their own training loop. Only this package may use every other one.
+Start with run.py.
 """

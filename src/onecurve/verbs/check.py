@@ -73,11 +73,11 @@ def check(
         return from_plain(CheckResult, json.loads(result.read_text()), "check")
 
 
-def _read(wish: str | Plan, precision: Precision) -> Plan:
-    plan = read_plan(wish)
-    if plan is None:
+def _read(plan: str | Plan, precision: Precision) -> Plan:
+    chosen = read_plan(plan)
+    if chosen is None:
         raise OnecurveError("check: give a plan, or no --plan at all for a matrix of plans; 'auto' is for onecurve run")
-    return replace(plan, precision=precision)
+    return replace(chosen, precision=precision)
 
 
 def _default_ranks(ranks: int | None, launched: World | None) -> int:

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from rich.console import Console
 
 from onecurve.data.training_data import TrainingData, open_data
-from onecurve.describe.convert import from_json, to_json, to_plain
+from onecurve.describe.convert import from_json, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.requests import CheckRequest
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.verdict import CheckResult
-from onecurve.device.collectives import all_gather_text, broadcast_first_text
+from onecurve.device.collectives import all_gather_text
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
@@ -31,6 +30,7 @@ from onecurve.prove.loss_curve import MAX_CURVE_EXCESS
 from onecurve.prove.matrix import plan_matrix
 from onecurve.report.check_table import CheckTable
 from onecurve.report.log import log_to_stderr
+from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.verbs.plan_checker import PlanChecker
 
@@ -65,11 +65,10 @@ def check_plans(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult 
     for plan in plans:
         validate(plan, job.global_batch, cluster)
     data = open_data(job)
-    # Layouts cannot be derived once the process group exists.
-    resolution = _resolve(plans, job, data, chosen=bool(request.plans)) if world.rank == 0 else None
     device = local_device(world.local_rank)
-    world.join(device)
-    resolution = _share(resolution, world)
+    resolution = derive_on_first_rank(
+        _Resolution, lambda: _resolve(plans, job, data, chosen=bool(request.plans)), world, device
+    )
     folder = Path(all_gather_text(tempfile.mkdtemp(prefix="onecurve-reference-") if world.rank == 0 else "")[0])
     try:
         checker = PlanChecker(job, data, device, world, min(request.steps, data.steps), request.precision, folder)
@@ -113,11 +112,3 @@ def _resolve(plans: list[Plan], job: Job, data: TrainingData, chosen: bool) -> _
             refused[split] = [str(error), str(plan)]
     notes = [f"left out of the matrix ({len(left_out)}): {error}" for error, *left_out in refused.values()]
     return _Resolution(tuple(resolved), tuple(notes))
-
-
-def _share(resolution: _Resolution | None, world: World) -> _Resolution:
-    if world.size == 1:
-        assert resolution is not None
-        return resolution
-    text = broadcast_first_text(dist.group.WORLD, to_json(resolution) if world.rank == 0 else "")
-    return from_json(_Resolution, text.encode(), "plans")

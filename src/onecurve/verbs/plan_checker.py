@@ -101,7 +101,7 @@ class PlanChecker:
             )
         if draws:
             notes.append(
-                "the model draws random numbers in forward, besides dropout; they differ between plans, and so do results"
+                "the model draws random numbers in forward, besides dropout; they differ between plans, as do results"
             )
         if self._exact and any(not v.holds and 1e-9 < v.size < 1e-5 for v in verdicts):
             notes.append(

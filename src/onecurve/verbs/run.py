@@ -58,7 +58,7 @@ def run(
         refuse_foreign_folder(folder)
         if chosen is None and ranks is None:
             precisions = read_precisions(precision or ["fp32"])
-            chosen, estimate = _plan_of_folder(folder, fresh), None
+            chosen = _plan_of_folder(folder, fresh)
             if chosen is None:
                 estimate = _plan_here(script, arguments, precisions, say)
                 chosen = estimate.plan if estimate is not None else None

@@ -95,7 +95,11 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
             log.start(run, request.predicted)
             progress = _loop(run, log)
             if progress.steps < run.steps:
-                why = ", because the evaluations no longer improve" if run.out_of_patience else ""
+                why = (
+                    f", because {run.job.evaluate.watch} no longer improves"
+                    if run.out_of_patience and run.job.evaluate
+                    else ""
+                )
                 log.write(EventRecord("stopped", f"after step {progress.steps} of {run.steps}{why}"))
             run.finish()
             log.write_events()
@@ -110,7 +114,7 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
 
 
 @dataclass
-class Progress:
+class LoopProgress:
     """What the loop has done so far."""
 
     steps: int = 0
@@ -191,9 +195,9 @@ class RunLog:
             sink.close()
 
 
-def _loop(run: Run, log: RunLog) -> Progress:
+def _loop(run: Run, log: RunLog) -> LoopProgress:
     """Train until the last step, a stop request, or early stopping."""
-    progress = Progress(run.first_step, run.last_loss)
+    progress = LoopProgress(steps=run.first_step, loss=run.last_loss)
     newest: StepReport | None = None
     if run.out_of_patience:  # the resumed run had stopped early
         return progress
@@ -216,7 +220,7 @@ def _loop(run: Run, log: RunLog) -> Progress:
     return progress
 
 
-def _log_step(log: RunLog, progress: Progress, report: StepReport) -> None:
+def _log_step(log: RunLog, progress: LoopProgress, report: StepReport) -> None:
     record = report.record()
     progress.add(record)
     log.write(record)

@@ -10,7 +10,6 @@ import pytest
 from onecurve.data.training_data import open_data
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.planner.pipeline_stages import dataflow_of
 from onecurve.planner.traced_model import TracedModel
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
@@ -40,7 +39,7 @@ def test_one_rank_of_405b_holds_and_sends_the_expected_bytes(sequence: bool) -> 
     assert trace.parameters == trace.gradients == 4 * local_elements_of_block(tensor=8, shard=128)
     assert trace.optimizer == 2 * trace.parameters
     assert trace.in_flight == 8
-    blocks = dataflow_of(TracedModel(job, data)).blocks
+    blocks = TracedModel(job, data).dataflow.blocks
     assert one_rank.counted(trace) == one_rank.expected(job, data, plan, [8], blocks)
     along_tensor = {"all_gather": 2, "reduce_scatter": 2} if sequence else {"all_reduce": 2}
     forward = Counter(collective.kind for collective in trace.collectives if collective.when == "forward")

@@ -16,7 +16,6 @@ from onecurve.job.batch import MicroBatch
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
-from onecurve.planner.pipeline_stages import dataflow_of
 from onecurve.planner.traced_model import TracedModel
 
 CPU = torch.device("cpu")
@@ -69,7 +68,7 @@ def run_stages(build: Callable[[], nn.Module], boundaries: list[int]) -> tuple[l
         steps=1,
     )
     data = open_data(job)
-    dataflow, micro = dataflow_of(TracedModel(job, data)), data.micro(0, 4)
+    dataflow, micro = TracedModel(job, data).dataflow, data.micro(0, 4)
     passed: list[Tensor] = []
     for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)]):
         deferred = defer_init(build, job.seed)

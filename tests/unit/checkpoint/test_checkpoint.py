@@ -5,11 +5,11 @@ import resource
 import time
 
 import pytest
-import samples
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sample_checkpoints as samples
 from onecurve.checkpoint.chunk import split_into_chunks
 from onecurve.checkpoint.fsspec_store import FsspecStore
 from onecurve.checkpoint.hashed_json import CorruptedError

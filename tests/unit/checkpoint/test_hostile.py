@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import samples
 import tomli_w
 import torch
 
+import sample_checkpoints as samples
 from onecurve.checkpoint.hashed_json import CorruptedError, digest
 from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.pretrained import load_weights

@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
-import samples
 import torch
 from safetensors.torch import save_file
 
+import sample_checkpoints as samples
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import samples
 import torch
 from torch import nn
 
+import sample_checkpoints as samples
 from onecurve.checkpoint.export import lazy_tensors_of, write_many
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.local_store import LocalStore

@@ -59,5 +59,5 @@ def test_an_error_with_an_explanation_passes_through() -> None:
     def refused() -> None:
         raise OnecurveError("the data is not prepared")
 
-    with pytest.raises(OnecurveError, match="^the data is not prepared$"):
+    with pytest.raises(OnecurveError, match=r"^the data is not prepared$"):
         open_dataset(refused, "data")

@@ -1,5 +1,6 @@
 import pytest
 
+from onecurve.describe import catalogue
 from onecurve.describe.catalogue import hosts_of
 from onecurve.describe.errors import OnecurveError
 
@@ -28,3 +29,10 @@ def test_links_inside_a_host_are_faster_than_the_network() -> None:
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(OnecurveError, match="did you mean 'H100-80GB-SXM'"):
         hosts_of("H10O-80GB-SXM", 1)
+
+
+def test_a_full_name_wins_over_longer_names_that_begin_with_it(monkeypatch) -> None:
+    entry = dict(catalogue._catalogue()["L4"])
+    monkeypatch.setattr(catalogue, "_catalogue", lambda: {"L40S": {**entry, "memory": 48e9}, "L4": entry})
+    assert hosts_of("l4", 1).device.name == "L4"
+    assert hosts_of("l40", 1).device.name == "L40S"

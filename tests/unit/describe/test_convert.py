@@ -52,6 +52,7 @@ def test_the_nearest_word_or_all_known_ones() -> None:
 def test_values_must_have_their_type_unless_they_come_from_the_command_line() -> None:
     assert from_plain(Outer, {"rate": 2}, "file") == Outer(rate=2.0)
     assert refusal({"rate": "2"}).startswith("file: rate: expected float")
+    assert refusal({"rate": [2]}).startswith("file: rate: expected float")
     assert from_plain(Outer, {"rate": "2"}, "file", lax=True) == Outer(rate=2.0)
 
 

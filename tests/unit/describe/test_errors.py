@@ -1,3 +1,5 @@
+import pytest
+
 import onecurve.describe.errors as errors
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 
@@ -58,8 +60,7 @@ def test_a_cause_that_was_never_raised_has_no_traceback_to_show() -> None:
 
 
 def test_any_other_error_shows_its_whole_traceback() -> None:
-    try:
+    with pytest.raises(ValueError, match="broken picture") as raised:
         user_function()
-    except ValueError as error:
-        assert "user_function" in full_text(error)
-        assert full_text(error).endswith("ValueError: broken picture")
+    assert "user_function" in full_text(raised.value)
+    assert full_text(raised.value).endswith("ValueError: broken picture")

@@ -14,16 +14,16 @@ ESTIMATE = Estimate(
     utilization=0.5,
     steps=1600,
     error=0.15,
-    hourly=8.0,
+    price_per_hour=8.0,
 )
 
 
 def test_a_run_of_two_hours() -> None:
     assert ESTIMATE.step == pytest.approx(4.5)
     assert ESTIMATE.hours == pytest.approx(2.0)
-    assert ESTIMATE.money == pytest.approx(16.0)
+    assert ESTIMATE.cost == pytest.approx(16.0)
     assert ESTIMATE.devices == 4
-    assert replace(ESTIMATE, hourly=None).money is None
+    assert replace(ESTIMATE, price_per_hour=None).cost is None
 
 
 def test_a_plan_that_uses_exactly_the_available_memory_fits() -> None:

@@ -49,6 +49,18 @@ def test_a_killed_rank_is_reported_with_the_signal() -> None:
     assert "rank 2 was killed by SIGKILL" in str(first_failure({2: killed}))
 
 
+def test_ranks_that_the_agent_ended_are_never_the_cause(tmp_path, monkeypatch) -> None:
+    failed = failure_of(OnecurveError("plan: bad"), tmp_path, monkeypatch, "a", 100.7)
+    ended = SimpleNamespace(error_file_data={"message": "<NONE>"}, timestamp=100, exitcode=-15)
+    assert str(first_failure({0: ended, 1: failed})) == "plan: bad"
+
+
+def test_a_killed_rank_is_the_cause_of_errors_that_were_written_before_it_was_noticed(tmp_path, monkeypatch) -> None:
+    survivor = failure_of(RuntimeError("Connection reset by peer"), tmp_path, monkeypatch, "a", 100.2)
+    killed = SimpleNamespace(error_file_data={"message": "<NONE>"}, timestamp=101, exitcode=-9)
+    assert "rank 1 was killed by SIGKILL" in str(first_failure({0: survivor, 1: killed}))
+
+
 def test_no_failure_is_written_without_an_agent(monkeypatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     assert not write_failure(ValueError("x"))

@@ -48,7 +48,7 @@ def test_separate_qkv_and_gated_mlp_with_the_limit_of_grouped_heads() -> None:
     job = llama.job(width=32, context=32, batch=8)
     columns = {f"layers.*.{name}.weight": "dim 0" for name in ("q", "k", "v", "gate", "up")}
     rows = {f"layers.*.{name}.weight": "dim 1" for name in ("o", "down")}
-    assert layouts_of(job) == columns | rows | {"words.weight": "dim 0", "head.weight": "dim 0"}
+    assert layouts_of(job) == columns | rows | {"embedding.weight": "dim 0", "head.weight": "dim 0"}
     with pytest.raises(OnecurveError, match=r"tensor = 4 cannot split .*layers\.\*\.q\.weight.*try 2"):
         layouts_of(job, 4)
 

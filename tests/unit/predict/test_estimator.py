@@ -15,7 +15,7 @@ COSTS = JobCosts({"fp32": CostTrace(PROFILE, replace(PROFILE, samples=8))}, 8, 1
 
 
 def hourly(groups: tuple[HostGroup, ...], plan: str) -> float | None:
-    return Estimator(Cluster(groups), COSTS).estimate(Plan.parse(plan)).hourly
+    return Estimator(Cluster(groups), COSTS).estimate(Plan.parse(plan)).price_per_hour
 
 
 def test_accelerators_are_paid_for_one_by_one_and_hosts_as_a_whole() -> None:

@@ -128,6 +128,11 @@ def test_gradients_are_unsharded_between_rounds_that_do_not_reduce(plan: str, fu
     assert needs(plan, "gradients") == 510 * 3 / (1 if full else 5)
 
 
+def test_two_shards_keep_full_gradients_too() -> None:
+    assert needs("shard2 mb1", "gradients") == 510 * 3 / 2
+    assert needs("shard2 mb1×2", "gradients") == 510 * 3
+
+
 @pytest.mark.parametrize(
     ("plan", "elements"),
     [
@@ -239,3 +244,9 @@ def test_what_is_too_large_says_what_would_fit(
         refuse_if_too_large(needed, Plan.parse(plan), cluster)
     assert words in str(refused.value)
     assert absent not in str(refused.value)
+
+
+def test_the_largest_kind_of_block_is_being_recomputed() -> None:
+    kinds = tuple(module(1, activation_bytes=size, input_bytes=40) for size in (100, 900, 500))
+    unequal = replace(MODEL, blocks=kinds, order=(0, 1, 2))
+    assert needs("mb1 recompute=full", "activations", profile=unequal) == 3 * 40 + 900 + 7 + 3000

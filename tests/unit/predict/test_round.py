@@ -151,6 +151,7 @@ def test_full_recomputation_is_a_second_forward() -> None:
         "tensor": 2 + 3 + 2,
         "host": 30 + 20 + 30,
     }
+    assert times.blocks.total == pytest.approx(103e-3)
     assert times.outside.recompute == 0
 
 

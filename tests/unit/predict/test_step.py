@@ -378,3 +378,32 @@ def test_the_lower_bound_is_all_compute_divided_over_the_pipeline() -> None:
     # Eight blocks and the outside of 6 ms each
     assert predictor.compute_lower_bound(model, Plan.parse("pipeline2 mb1×4")) == pytest.approx(4 * 54e-3 / 2 + 0.9)
     assert predictor.compute_lower_bound(model, Plan.parse("mb1")) == pytest.approx(54e-3 + 0.3)
+
+
+def test_the_bubble_contains_the_sharding_of_the_other_stages() -> None:
+    core = replace(DEVICE, kind="cpu", op_seconds=1e-3)
+    hosts = HostGroup(core, 4, 1, 1, intra_host=Link(0, 1e12), inter_host=Link(0, 1e9))
+    load = ComputeLoad({"matrix": 10**9}, 10**6)
+    blocks, outside = replace(module(8, load), tensor_count=1), replace(module(0, load), tensor_count=2)
+    plan = "pipeline2·shard2 mb1×4 reduce=round"
+    terms = predict(plan, Profile(1, (blocks,), outside, 0, 2), hosts, fsdp_ops_per_parameter=1.0)
+    # A block takes 6 ms and three launches of 1 ms; what is outside, on the last stage, 6 ms and six launches.
+    assert 1000 * terms["shard"] == pytest.approx(4 * (4 * 3 + 6))
+    assert 1000 * terms["bubble"] == pytest.approx(4 * 9 + 1)
+    uneven = replace(Plan.parse(plan), stages=(6, 2))
+    terms = predict(uneven, Profile(1, (blocks,), outside, 0, 2), hosts, fsdp_ops_per_parameter=1.0)
+    assert 1000 * terms["shard"] == pytest.approx(4 * 6 * 3)
+    assert 1000 * terms["bubble"] == pytest.approx(2 * 9 + 12 + 1)
+
+
+def test_what_is_outside_the_blocks_computes_sends_and_launches_too() -> None:
+    core = replace(DEVICE, kind="cpu", op_seconds=1e-3)
+    hosts = HostGroup(core, 1, 8, 8, intra_host=Link(0, 1e9))
+    sent = (Collective("all_reduce", 10**6, "forward"), Collective("all_reduce", 10**6, "backward"))
+    one, both = (
+        predict("tensor2 mb1×3", Profile(1, (module(1, collectives=sent),), outside, 0, 2), hosts)
+        for outside in (module(0, ComputeLoad()), module(0, collectives=sent))
+    )
+    for name in ("forward", "backward", "tensor", "host"):
+        assert one[name] > 0
+        assert both[name] == pytest.approx(2 * one[name])

@@ -2,7 +2,7 @@ import tomllib
 from dataclasses import replace
 
 from onecurve.describe.advice import Advice, RunnerUp
-from onecurve.describe.convert import from_plain
+from onecurve.describe.convert import from_document
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.report.advice import advice_lines, advice_plain, plan_file
@@ -20,7 +20,7 @@ def estimate(text: str, step: float = 1.0, memory_bytes: float = 4 * GIB) -> Est
         utilization=0.4,
         steps=3600,
         error=0.1,
-        hourly=2.0 * plan.mesh.size,
+        price_per_hour=2.0 * plan.mesh.size,
     )
 
 
@@ -63,7 +63,7 @@ def test_plan_file_reads_back_as_the_plan() -> None:
     text = plan_file(ADVICE)
     assert "# samples per data-parallel rank and round" in text
     assert "Predicted: 1.0 s ± 10% per step" in text
-    assert from_plain(Plan, tomllib.loads(text), "plan.toml") == BEST.plan
+    assert from_document(Plan, tomllib.loads(text), "plan.toml") == BEST.plan
 
 
 def test_json_has_every_term() -> None:

@@ -76,5 +76,7 @@ def test_verdicts_are_printed() -> None:
     good, bad = Verdict("mb8 fp64", True, 2e-16, 1, "loss"), Verdict("shard2 mb4 fp64", False, 0.5, 2, "gradient w")
     assert "holds" in verdict_line(good, 16)
     assert "first at step 2, gradient w" in verdict_line(bad, 16)
-    assert result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))[-1].startswith("1 of 2 plans differ")
+    assert result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))[-1].startswith(
+        "1 of 2 plans do not compute the same"
+    )
     assert result_lines(CheckResult("fp64", 4, 1e-9, (good,), ("a note",)))[0] == "note: a note"

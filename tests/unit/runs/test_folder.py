@@ -1,55 +1,118 @@
-import os
-import signal
-import time
+"""What may be removed from a run's folder, and what is read back from it."""
+
 from pathlib import Path
 
 import pytest
 
+from onecurve.checkpoint.store import name_of
+from onecurve.describe.convert import to_document, to_json
 from onecurve.describe.errors import OnecurveError
-from onecurve.runs.folder import RECORDS, WEIGHTS, clear_previous_run, refuse_foreign_folder
-from onecurve.runs.lock import RunLock
+from onecurve.describe.record import EvaluationRecord
+from onecurve.describe.summary import BestEvaluation, RunSummary
+from onecurve.runs.folder import (
+    CHECKPOINTS,
+    ORIGIN,
+    RECORDS,
+    SUMMARY,
+    WEIGHTS,
+    RunOrigin,
+    clear_previous_run,
+    read_origin,
+    read_summary,
+    refuse_foreign_folder,
+)
+
+RUN_SUMMARY = RunSummary(
+    out="runs/a",
+    plan="mb8 fp32",
+    ranks=1,
+    steps=10,
+    steps_planned=10,
+    loss=0.25,
+    evaluation=EvaluationRecord(9, 0.5, {"accuracy": 0.75}, 64, 1.5),
+    best=BestEvaluation("loss", 0.5, 9),
+    seconds=12.5,
+    samples_per_second=100.0,
+)
+RUN_ORIGIN = RunOrigin("train.py", ("lr=0.1",), "s3://bucket/run")
 
 
-def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
-    first = RunLock(tmp_path / "a")
-    with pytest.raises(OnecurveError, match="another run is using it"):
-        RunLock(tmp_path / "a")
-    first.release()
-    RunLock(tmp_path / "a").release()
-    refuse_foreign_folder(tmp_path / "a")  # what a claim leaves is not a stranger's
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_only_what_a_run_wrote_is_removed(tmp_path: Path) -> None:
+def document(noun: object, **changes: object) -> str:
+    return to_json({**to_document(noun), **changes})
+
+
+def test_only_files_of_a_run_are_removed(tmp_path: Path) -> None:
     (tmp_path / RECORDS).mkdir()
     (tmp_path / RECORDS / "rank-0.jsonl").touch()
-    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    (tmp_path / CHECKPOINTS / "step-1").mkdir(parents=True)
     (tmp_path / "notes.txt").touch()
     refuse_foreign_folder(tmp_path)
     clear_previous_run(tmp_path, fresh=False)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "notes.txt"]
+    assert names_in(tmp_path) == [CHECKPOINTS, "notes.txt"]
+
+
+def test_a_finished_run_is_replaced_only_on_request(tmp_path: Path) -> None:
+    checkpoint = tmp_path / CHECKPOINTS / name_of(1, "0123456789abcdef")
+    checkpoint.mkdir(parents=True)
     (tmp_path / WEIGHTS).touch()
-    with pytest.raises(OnecurveError, match="already holds a run"):
+    with pytest.raises(OnecurveError, match="already holds a run; add --fresh"):
         clear_previous_run(tmp_path, fresh=False)
+    assert (tmp_path / WEIGHTS).exists()
+    assert checkpoint.exists()
     clear_previous_run(tmp_path, fresh=True)
     assert not (tmp_path / WEIGHTS).exists()
+    assert not checkpoint.exists()
 
 
-def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    (tmp_path / RECORDS).mkdir()  # a name that others use as well
-    with pytest.raises(OnecurveError, match="not a run's folder"):
+    (tmp_path / RECORDS).mkdir()  # a name that other programs use too
+    with pytest.raises(OnecurveError, match=r"not a run's folder; give another --out"):
         refuse_foreign_folder(tmp_path)
+    with pytest.raises(OnecurveError, match=r"thesis.tex: is a file; give another --out"):
+        refuse_foreign_folder(tmp_path / "thesis.tex")
 
 
-def test_a_claim_ends_though_loader_processes_live_on(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path)
-    child = os.fork()
-    if not child:
-        time.sleep(30)
-        os._exit(0)
-    try:
-        lock.release()
-        RunLock(tmp_path).release()
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+@pytest.mark.parametrize("mark", [f"{RECORDS}/rank-0.jsonl", ORIGIN, f"{CHECKPOINTS}/step-00000001"])
+def test_one_file_of_a_run_makes_a_folder_a_runs_folder(tmp_path: Path, mark: str) -> None:
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / mark).parent.mkdir(exist_ok=True)
+    (tmp_path / mark).touch()
+    refuse_foreign_folder(tmp_path)
+
+
+def test_a_summary_is_read_back(tmp_path: Path) -> None:
+    (tmp_path / SUMMARY).write_text(document(RUN_SUMMARY))
+    assert read_summary(tmp_path) == RUN_SUMMARY
+
+
+@pytest.mark.parametrize("content", [None, "", "{", "[1]", document(RUN_SUMMARY, version=99), document(RUN_ORIGIN)])
+def test_a_missing_damaged_or_newer_summary_is_none(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / SUMMARY).write_text(content)
+    assert read_summary(tmp_path) is None
+
+
+def test_the_origin_is_read_back_or_none_if_it_is_missing(tmp_path: Path) -> None:
+    assert read_origin(tmp_path) is None
+    assert read_origin(tmp_path / "no such folder") is None
+    (tmp_path / ORIGIN).write_text(document(RUN_ORIGIN))
+    assert read_origin(tmp_path) == RUN_ORIGIN
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not valid JSON"),
+        (document(RUN_ORIGIN, version=2), "version 2, but this onecurve reads versions up to 1"),
+        (document(RUN_ORIGIN, scripts="a.py"), "unknown key 'scripts'"),
+    ],
+)
+def test_a_damaged_or_newer_origin_is_refused_with_the_path(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / ORIGIN).write_text(content)
+    with pytest.raises(OnecurveError, match=rf"{ORIGIN}: .*{message}"):
+        read_origin(tmp_path)

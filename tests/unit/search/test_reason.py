@@ -50,7 +50,15 @@ def test_a_cause_that_the_best_plan_does_not_have() -> None:
 def test_as_fast_with_about_the_same_memory() -> None:
     assert reason(estimate({"forward": 1.0}, {"weights": 1.005 * GIB}), BEST) == "as fast"
     assert reason(estimate({"forward": 1.0}, {"weights": 0.5 * GIB}), BEST) == "as fast"
+    best = estimate({"forward": 1.0}, {"weights": 100.0})
+    assert reason(estimate({"forward": 1.0}, {"weights": 101.0}), best) == "as fast"
+    assert reason(estimate({"forward": 1.0}, {"weights": 102.0}), best) == "as fast, but needs 2 B more memory"
 
 
 def test_a_plan_that_uses_all_memory_fits() -> None:
     assert reason(estimate({"forward": 1.0}, {"weights": 10 * GIB}), BEST).startswith("as fast, but")
+
+
+def test_slowness_is_relative_to_the_best_plan() -> None:
+    best = estimate({"forward": 2.0}, {"weights": GIB})
+    assert reason(estimate({"forward": 3.0}, {"weights": GIB}), best).startswith("50% slower")

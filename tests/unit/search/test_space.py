@@ -93,6 +93,11 @@ def test_numbers_of_data_parallel_ranks(group: HostGroup, batch: int, degrees: s
     assert {plan.mesh.data for plan in space(costs(batch), group).compute_choices()} == degrees
 
 
+def test_replicas_of_several_ranks_fill_hosts() -> None:
+    made = space(costs(24, 2), gpus(3, 4)).compute_choices()
+    assert {plan.mesh.data for plan in made if plan.mesh.pipeline == 2} == {1, 2, 4, 6}  # not 3: six ranks
+
+
 def test_mixed_accelerators_are_used_up_to_the_first_group_or_entirely() -> None:
     slow = replace(gpus(1, 4), device=replace(GPU, name="s", flops={"fp32": 5e13}))
     sizes = {plan.mesh.size for plan in space(costs(48), gpus(1, 4), slow).compute_choices()}

@@ -53,3 +53,18 @@ def test_hundreds_of_blocks_are_divided_quickly() -> None:
     begin = time.perf_counter()
     assert balance(BlockChain(((1, 1),) * 480), 16) == (30,) * 16
     assert time.perf_counter() - begin < 3  # an exhaustive search took ten
+
+
+def test_of_equally_long_stages_the_largest_memory_is_as_small_as_possible() -> None:
+    assert balance(BlockChain(((0, 3), (0, 1), (0, 1), (0, 1))), 2) == (1, 3)
+    assert balance(BlockChain(((0, 1), (0, 1), (0, 1), (0, 3))), 2) == (3, 1)
+    assert balance(BlockChain(((0, 1),) * 6, first=(0, 2)), 2) == (2, 4)
+    assert balance(BlockChain(((0, 1),) * 6, last=(0, 2)), 2) == (4, 2)
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=8), st.integers(2, 3))
+def test_memory_decides_between_blocks_that_take_no_time(sizes: list[int], stages: int) -> None:
+    costs = [(0, size) for size in sizes]
+    chosen = balance(BlockChain(tuple(costs)), stages)
+    best = min(most_expensive(costs, division, (0, 0), (0, 0)) for division in divisions(len(costs), stages))
+    assert most_expensive(costs, chosen, (0, 0), (0, 0)) == best

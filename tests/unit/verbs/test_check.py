@@ -1,0 +1,88 @@
+"""`onecurve check` in this process: its arguments, and one plan on one rank."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import onecurve as oc
+from harness import SMALL
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.mesh import Mesh
+from onecurve.describe.plan import Plan
+
+
+@pytest.fixture(autouse=True)
+def restored_determinism() -> Iterator[None]:
+    """A check switches torch to deterministic algorithms for the whole process."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    yield
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"script": "missing.py"}, "missing.py: no such file; give the Python file that defines job"),
+        ({"precision": "bf16"}, r"precision 'bf16' \(known: fp64, fp32\)"),
+        ({"ranks": 0}, "ranks = 0, .*at least 1"),
+        ({"steps": 0}, "steps = 0; .*at least 1"),
+        ({"plans": ["auto"]}, "give a plan, or no --plan at all"),
+        ({"plans": ["mb8 shared2"]}, "did you mean 'shard'"),
+        ({"plans": ["mb4"]}, "global_batch"),
+        ({"plans": ["mb8"], "arguments": ["speed=3"]}, r"job\(\) has no argument 'speed'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(OnecurveError, match=message):
+        oc.check(**({"script": SMALL, "quiet": True} | arguments))
+
+
+def test_a_plan_with_more_ranks_than_torchrun_started_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(OnecurveError, match="needs 4 ranks, but this world has 2; start more ranks"):
+        oc.check(SMALL, plans=["shard4 mb2"], quiet=True)
+
+
+def test_one_plan_on_one_rank_holds() -> None:
+    result = oc.check(SMALL, plans=["mb8", Plan(Mesh(), 2, 4)], steps=2, quiet=True)
+    assert result is not None
+    assert result.holds
+    assert [verdict.plan for verdict in result.verdicts] == ["mb8 fp64", "mb2×4 fp64"]
+    assert all(verdict.size <= result.limit for verdict in result.verdicts)
+    assert (result.precision, result.steps) == ("fp64", 2)
+
+
+def test_without_plans_a_matrix_for_the_given_ranks_is_checked() -> None:
+    result = oc.check(SMALL, ranks=1, steps=1, quiet=True)
+    assert result is not None
+    assert result.holds
+    assert len(result.verdicts) > 2
+    assert len({verdict.plan for verdict in result.verdicts}) == len(result.verdicts)
+
+
+def test_no_more_steps_are_compared_than_the_job_has() -> None:
+    result = oc.check(SMALL, ["epochs=0.125"], plans=["mb8"], steps=50, quiet=True)
+    assert result is not None
+    assert result.steps == 1
+
+
+def test_the_verdicts_are_printed_unless_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    oc.check(SMALL, plans=["mb8"], steps=1)
+    assert "mb8 fp64" in capsys.readouterr().out
+    oc.check(SMALL, plans=["mb8"], steps=1, quiet=True)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_job_with_several_optimizers_cannot_be_checked(tmp_path) -> None:
+    script = tmp_path / "two.py"
+    script.write_text(
+        "import onecurve as oc, torch\n"
+        "def job():\n"
+        "    optimizers = {'0': oc.SGD(lr=0.1), '1': oc.SGD(lr=0.1)}\n"
+        "    return oc.Job(model=torch.nn.Sequential, data=list, optimizer=optimizers, global_batch=8, steps=1)\n"
+    )
+    with pytest.raises(OnecurveError, match=r"two\.py: .*several optimizers.*backward=\"mine\""):
+        oc.check(script, plans=["mb8"], quiet=True)
