@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 
 def wrong_divisor() -> None:
-    original = update.factor
-    update.factor = lambda sums, nominal, clip: 0.5 * original(sums, nominal, clip)
+    original = update.gradient_factor
+    update.gradient_factor = lambda sums, nominal, clip: 0.5 * original(sums, nominal, clip)
 
 
 def clipping_per_rank() -> None:
-    original_squares, original_factor = trainer.squares, update.factor
+    original_squares, original_factor = trainer.gradient_squares, update.gradient_factor
     own_squares = []
 
     def record_squares(gradients):
@@ -34,7 +34,7 @@ def clipping_per_rank() -> None:
         sums[2] = own_squares[0]
         return original_factor(sums, nominal, clip)
 
-    trainer.squares, update.factor = record_squares, clip_by_own_norm
+    trainer.gradient_squares, update.gradient_factor = record_squares, clip_by_own_norm
 
 
 def local_batch_norm() -> None:

@@ -164,7 +164,7 @@ class Job:
         assert self.epochs is not None
         return max(1, -int(-self.epochs * samples // self.global_batch))
 
-    def rate(self, step: int, steps: int) -> float:
+    def lr_factor(self, step: int, steps: int) -> float:
         """The schedule's learning-rate factor for step `step` (counted from 0) of `steps`."""
         return self.schedule.factor(step, steps) if isinstance(self.schedule, Schedule) else self.schedule(step, steps)
 
@@ -213,7 +213,7 @@ class Job:
 
     def _check_schedule(self) -> None:
         try:
-            float(self.rate(0, 2))
+            float(self.lr_factor(0, 2))
         except Exception as error:
             raise OnecurveError(
                 "Job: schedule must be onecurve.cosine(…), linear(…), constant(…), or a function factor(step, steps) "

@@ -16,7 +16,7 @@ from onecurve.job.job import Job
 from onecurve.job.objective import weigh
 from onecurve.job.weighted import Weighted
 from onecurve.train.step_flags import StepFlags
-from onecurve.train.step_report import StepReport, squares
+from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
 
 
@@ -79,9 +79,9 @@ class ManualTrainer:
             raise OnecurveError(f"update: {name!r} was already updated with these gradients; call run.backward first")
         self._part.reduce(name)
         update = self.updates[name]
-        lr = update.set_rate(self._job.rate(self._step, self._steps))
+        lr = update.set_lr_factor(self._job.lr_factor(self._step, self._steps))
         flags = [torch.full_like(self._totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
-        sums = torch.cat([self._totals, squares(update.local_tensors).view(1).to(self._totals), *flags])
+        sums = torch.cat([self._totals, gradient_squares(update.local_tensors).view(1).to(self._totals), *flags])
         all_reduce_sum(self._part.group, sums)
         report = StepReport(
             step=self._step,

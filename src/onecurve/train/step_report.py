@@ -86,7 +86,7 @@ class StepReport:
         )
 
 
-def squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
+def gradient_squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
     """Sum of the squared gradient elements that this rank counts, in float64."""
     gradients = [
         local_tensor.local.grad
@@ -115,7 +115,7 @@ def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
     )
 
 
-def factor(sums: Tensor, nominal: float, clip: float | None) -> Tensor:
+def gradient_factor(sums: Tensor, nominal: float, clip: float | None) -> Tensor:
     """The factor for all gradients: it divides by the true count instead of `nominal`, and clips the norm to `clip`.
 
     It is computed on the device, so that the host does not wait.

@@ -20,7 +20,7 @@ from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
 from onecurve.train.step_flags import StepFlags
-from onecurve.train.step_report import StepReport, squares
+from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
 
 
@@ -49,14 +49,14 @@ class Trainer:
         begin = time.perf_counter()
         job, part = self._job, self._part
         part.clear_gradients()
-        lr = self.update.set_rate(job.rate(step, self._steps))
+        lr = self.update.set_lr_factor(job.lr_factor(step, self._steps))
         seeds = [mix(job.seed, step, number, self._data_rank, 2) for number in range(len(rounds))]
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
         # Created on the device: a copy from the host would make the host wait for the device.
         flags = [torch.full_like(totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
-        sums = torch.cat([totals, squares(part.trainable).view(1).to(totals), *flags])
+        sums = torch.cat([totals, gradient_squares(part.trainable).view(1).to(totals), *flags])
         all_reduce_sum(part.group, sums)
         report = StepReport(
             step=step,

@@ -12,7 +12,7 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.job.layerwise import LayerWise
 from onecurve.job.optimizer import OptimizerFactory, refuse_if_not_shardable
-from onecurve.train.step_report import StepReport, factor, not_finite
+from onecurve.train.step_report import StepReport, gradient_factor, not_finite
 
 
 class OptimizerUpdate:
@@ -32,7 +32,7 @@ class OptimizerUpdate:
         self.skips_on_device = device.asynchronous and can_skip_on_device(self.optimizer)
         """True if the device itself skips a bad step, so that the host continues without reading the outcome."""
 
-    def set_rate(self, factor: float) -> float:
+    def set_lr_factor(self, factor: float) -> float:
         """Multiply every group's base learning rate by the schedule's factor; return the first group's rate."""
         for group, base_rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = base_rate * factor
@@ -43,7 +43,7 @@ class OptimizerUpdate:
 
         The result is a flag on the device if `skips_on_device`.
         """
-        scale = factor(report.sums, report.nominal, clip)
+        scale = gradient_factor(report.sums, report.nominal, clip)
         if self.skips_on_device:
             skip = not_finite(report.sums)
             self._step_unless(skip, scale)

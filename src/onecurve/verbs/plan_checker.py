@@ -145,7 +145,7 @@ class PlanChecker:
             train_on_one_device(
                 module,
                 self._job.optimizers[""](trainable),
-                lambda step: self._job.rate(step, self._data.steps),
+                lambda step: self._job.lr_factor(step, self._data.steps),
                 self._job.clip,
                 self._batches(variant),
                 self._loss,

@@ -106,3 +106,36 @@ def test_only_a_regular_file_of_limited_size_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OnecurveError, match="not a regular file"):
         read_toml(Outer, tmp_path / "pipe")
+
+
+@dataclass(frozen=True)
+class Measured:
+    file_version: ClassVar[int] = 1
+
+    loss: float
+    terms: dict[str, float]
+    last: Outer | None = None
+    count: int | None = None
+
+
+def test_null_in_a_json_file_is_nan_where_a_number_belongs(tmp_path: Path) -> None:
+    path = tmp_path / "measured.json"
+    path.write_text(
+        '{"loss": null, "terms": {"forward": null, "backward": 2.0}, "last": {"rate": null}, "count": null}'
+    )
+    read = read_json(Measured, path)
+    assert math.isnan(read.loss)
+    assert math.isnan(read.terms["forward"])
+    assert read.terms["backward"] == 2.0
+    assert read.last is not None
+    assert math.isnan(read.last.rate)
+    assert read.count is None
+    path.write_text('{"loss": 1.0, "terms": {}, "last": null}')
+    assert read_json(Measured, path) == Measured(1.0, {})
+
+
+@pytest.mark.parametrize("text", ['{"loss": 1.0, "terms": {}, "lost": {"a": 1}}', '{"loss": {"a": 1}, "terms": {}}'])
+def test_a_table_in_a_json_file_where_none_belongs_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "measured.json").write_text(text)
+    with pytest.raises(OnecurveError, match="measured.json: "):
+        read_json(Measured, tmp_path / "measured.json")

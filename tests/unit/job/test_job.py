@@ -55,7 +55,7 @@ def test_schedule_factors() -> None:
     linear = oc.linear(final=0.2)
     assert [linear.factor(step, 5) for step in range(5)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
     assert [oc.constant(warmup=4).factor(step, 9) for step in (0, 3, 8)] == [0.25, 1.0, 1.0]
-    assert make(schedule=lambda step, steps: step / steps).rate(1, 2) == 0.5
+    assert make(schedule=lambda step, steps: step / steps).lr_factor(1, 2) == 0.5
 
 
 def test_learning_rate_scaling() -> None:

@@ -287,3 +287,9 @@ def test_a_slow_choice_matters_if_only_its_shards_are_small() -> None:
 def test_a_cheaper_plan_that_uses_exactly_the_available_memory_is_evaluated() -> None:
     four, two = entry("replicate4 mb1", 1.0, memory=90.0), entry("replicate2 mb2", 1.5, memory=AVAILABLE)
     assert search(four, two)[1] == {"replicate4 mb1", "replicate2 mb2"}
+
+
+def test_a_family_prefers_a_plan_that_just_fits_even_if_another_family_is_far_better() -> None:
+    best = entry("tensor2 mb3", 0.1, memory=1.0)
+    result, _ = search(best, entry("mb1", 1.0, memory=101.0), entry("mb2", 2.0, memory=AVAILABLE))
+    assert names([result.families[frozenset()]]) == ["mb2"]

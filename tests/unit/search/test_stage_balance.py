@@ -1,10 +1,12 @@
 import itertools
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from onecurve.describe.costs import BlockChain
+from onecurve.search import stage_balance
 from onecurve.search.stage_balance import balance
 
 costs = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=8)
@@ -68,3 +70,16 @@ def test_memory_decides_between_blocks_that_take_no_time(sizes: list[int], stage
     chosen = balance(BlockChain(tuple(costs)), stages)
     best = min(most_expensive(costs, division, (0, 0), (0, 0)) for division in divisions(len(costs), stages))
     assert most_expensive(costs, chosen, (0, 0), (0, 0)) == best
+
+
+def test_stages_are_not_filled_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, cost = [], stage_balance._StageDivider._cost
+
+    def counting(*arguments: object) -> object:
+        calls.append(arguments)
+        return cost(*arguments)
+
+    monkeypatch.setattr(stage_balance._StageDivider, "_cost", counting)
+    chain = BlockChain(tuple((1.0 + n * n % 7, 1.0) for n in range(480)), first=(5.0, 0.0), last=(9.0, 0.0))
+    assert len(balance(chain, 16)) == 16
+    assert len(calls) < 1200  # walking through all 480 blocks for every limit takes 6,500

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from onecurve.device.local_tensor import local_tensor_of
-from onecurve.train.step_report import factor, outcome, squares
+from onecurve.train.step_report import gradient_factor, gradient_squares, outcome
 from onecurve.train.update import can_skip_on_device
 
 
@@ -19,8 +19,8 @@ def test_clipping_matches_torch() -> None:
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter) * 10
     local_tensors = local_tensors_of(module)
-    sums = torch.tensor([6.0, 4.0, squares(local_tensors), 0.0, 0.0], dtype=torch.float64)
-    scale = factor(sums, nominal=8, clip=0.3)
+    sums = torch.tensor([6.0, 4.0, gradient_squares(local_tensors), 0.0, 0.0], dtype=torch.float64)
+    scale = gradient_factor(sums, nominal=8, clip=0.3)
     ours = [parameter.grad * scale for parameter in module.parameters()]
     for parameter in module.parameters():
         parameter.grad *= 8 / 4
@@ -32,16 +32,16 @@ def test_clipping_matches_torch() -> None:
 
 def test_a_small_gradient_is_not_clipped() -> None:
     sums = torch.tensor([1.0, 8.0, 0.01, 0.0], dtype=torch.float64)
-    assert factor(sums, nominal=8, clip=1.0).item() == 1.0
-    assert factor(sums, nominal=8, clip=None).item() == 1.0
+    assert gradient_factor(sums, nominal=8, clip=1.0).item() == 1.0
+    assert gradient_factor(sums, nominal=8, clip=None).item() == 1.0
 
 
 def test_a_rank_that_is_not_the_first_holder_adds_nothing_to_the_norm() -> None:
     module = nn.Linear(5, 3)
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
-    assert squares(local_tensors_of(module, is_first_holder=True)).item() == pytest.approx(18)
-    assert squares(local_tensors_of(module, is_first_holder=False)).item() == 0
+    assert gradient_squares(local_tensors_of(module, is_first_holder=True)).item() == pytest.approx(18)
+    assert gradient_squares(local_tensors_of(module, is_first_holder=False)).item() == 0
 
 
 def test_steps_without_a_finite_loss_and_norm_are_detected() -> None:
