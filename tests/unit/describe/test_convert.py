@@ -137,5 +137,5 @@ def test_null_in_a_json_file_is_nan_where_a_number_belongs(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ['{"loss": 1.0, "terms": {}, "lost": {"a": 1}}', '{"loss": {"a": 1}, "terms": {}}'])
 def test_a_table_in_a_json_file_where_none_belongs_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "measured.json").write_text(text)
-    with pytest.raises(OnecurveError, match="measured.json: "):
+    with pytest.raises(OnecurveError, match=r"measured\.json: "):
         read_json(Measured, tmp_path / "measured.json")

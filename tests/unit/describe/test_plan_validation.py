@@ -117,6 +117,7 @@ def test_accelerators_must_suffice_and_have_no_threads() -> None:
     [
         ("mb8×3", 32, "try 1, 2, 4, 8, 16, 32"),
         ("mb8×3", 128, "try 1, 2, 4, 8, 16, 32, 64$"),  # more than 64 rounds are not listed
+        ("mb8×3", 130, "try 1, 2, 5, 10, 13, 26$"),
         ("mb9×4", 32, "try mb8×4 fp32"),
         ("replicate8 mb1", 8, None),
         ("replicate8 mb2", 8, "try replicate8 mb1 fp32"),

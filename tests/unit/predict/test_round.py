@@ -165,6 +165,12 @@ def test_an_engine_may_recompute_attention_and_save_what_it_sent() -> None:
     assert milliseconds(times) == {"forward": 5, "backward": 6, "recompute": 2 + 1, "tensor": 2}
 
 
+def test_attention_is_saved_by_default() -> None:
+    model = RoundModel(HostGroup(GPU), PLAIN, lambda *_: single_host_placement(1, Link()))
+    profile = Profile(samples=1, blocks=(module(1),), outside=module(0), shared_activation_bytes=0, optimizer_tensors=2)
+    assert model.of(profile, Plan.parse("mb1 recompute=selective")).blocks.recompute == pytest.approx(1e-3)
+
+
 def test_rounds_are_cached_by_what_changes_them() -> None:
     model = RoundModel(HostGroup(GPU), PLAIN, lambda *_: single_host_placement(1, Link()))
     profile = Profile(samples=1, blocks=(module(1),), outside=module(0), shared_activation_bytes=0, optimizer_tensors=2)

@@ -27,6 +27,8 @@ class Entry:
     shardings: tuple[str, ...] = ()
     gathered: float = 0.0
     """Bytes of gathered parameters when the plan is sharded."""
+    recomputed: float = 1.0
+    """Fraction of the memory that is left under full recomputation."""
 
 
 def entry(text: str, step: float, memory: float = 10.0, **more: object) -> Entry:
@@ -70,7 +72,8 @@ class TableSpace:
     def memory(self, plan: Plan) -> dict[str, float]:
         item = self._table[plan.micro_batch]
         gathered = item.gathered if plan.mesh.shard > 1 else 0.0
-        return {"weights": item.memory / plan.mesh.shard, "gathered": gathered}
+        left = item.recomputed if plan.recompute == "full" else 1.0
+        return {"weights": left * item.memory / plan.mesh.shard, "gathered": gathered}
 
     def available(self, _: Plan) -> float:
         return AVAILABLE
@@ -293,3 +296,14 @@ def test_a_family_prefers_a_plan_that_just_fits_even_if_another_family_is_far_be
     best = entry("tensor2 mb3", 0.1, memory=1.0)
     result, _ = search(best, entry("mb1", 1.0, memory=101.0), entry("mb2", 2.0, memory=AVAILABLE))
     assert names([result.families[frozenset()]]) == ["mb2"]
+
+
+def test_a_compute_choice_that_fits_with_recomputation_is_timed() -> None:
+    alone, large = entry("mb1", 2.0, bound=1.0), entry("mb2", 1.5, memory=150.0)
+    assert timed(alone, large) == {"mb1"}
+    assert timed(alone, replace(large, recomputed=0.5)) == {"mb1", "mb2"}
+    assert timed(alone, replace(large, recomputed=0.5), recomputations=("none",)) == {"mb1"}
+    four = entry("replicate4 mb1", 2.0, bound=1.0, shardings=("shard4 mb1", "replicate2·shard2 mb1"))
+    sharded = entry("replicate4 mb2", 1.5, memory=800.0)
+    assert "replicate4 mb2" not in timed(four, sharded)
+    assert "replicate4 mb2" in timed(four, replace(sharded, recomputed=0.5))
