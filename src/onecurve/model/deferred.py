@@ -36,12 +36,17 @@ class DeferredModel:
     record_again: Callable[[], tuple[nn.Module, InitRecorder]] | None = None
     """Runs the constructor once more, for modules that cannot be copied."""
 
+    def to_traceable(self) -> "TraceableModule":
+        """Return the module itself, to be run on fake tensors. This consumes the deferred model."""
+        mode = self._require_recorder().mode
+        mode.allow_non_fake_inputs = True
+        return TraceableModule(self.module, mode)
+
     def trace_copy(self) -> "TraceableModule":
         """Return a copy on fake tensors that can be run, and changed by running, without touching this model."""
-        if self.recorder is None:
-            raise OnecurveError(f"model: {self.warning}; this needs a constructor that can be recorded")
+        mode = self._require_recorder().mode
         try:
-            module, mode = _copy_module(self.module, self.recorder.mode), self.recorder.mode
+            module = _copy_module(self.module, mode)
         except Exception:  # an attribute of the user's module does not allow a deep copy
             _log.info("the model cannot be copied; its constructor is recorded once more", exc_info=True)
             assert self.record_again is not None
@@ -49,6 +54,11 @@ class DeferredModel:
             mode = recorder.mode
         mode.allow_non_fake_inputs = True
         return TraceableModule(module, mode)
+
+    def _require_recorder(self) -> InitRecorder:
+        if self.recorder is None:
+            raise OnecurveError(f"model: {self.warning}; this needs a constructor that can be recorded")
+        return self.recorder
 
     @property
     def parameters(self) -> int:

@@ -16,7 +16,7 @@ from onecurve.describe.plan import Precision
 from onecurve.device.device import local_device
 from onecurve.job.job import Job
 from onecurve.measure.refusal import explain_trace_failure
-from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.model.deferred import defer_init
 from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, hint_at_faster_precision
 from onecurve.planner.clusters import Say
 from onecurve.planner.job_costs import costs_of
@@ -49,17 +49,14 @@ class Planner:
         self._precisions = list(precisions)
         self._compared = _faster_precisions(cluster, precisions) if compare_precisions else []
         say("tracing the model")
-        self._deferred = defer_init(job.model, job.seed)
-        self._costs = self._trace(self._deferred)
+        self._costs = self._trace()
 
     def time_model(self) -> None:
-        """Time the model on this host's device, and use the timings in all estimates from now on. Call it once: it
-        consumes the recorded model."""
+        """Time the model on this host's device, and use the timings in all estimates from now on."""
         self._say("timing the model on this device")
         precisions = [*self._precisions, *self._compared]
-        timings = time_model(
-            self._job, self._data, self._deferred, local_device(0), self._cluster, self._costs, precisions
-        )
+        deferred = defer_init(self._job.model, self._job.seed)
+        timings = time_model(self._job, self._data, deferred, local_device(0), self._cluster, self._costs, precisions)
         self._costs = replace(self._costs, timings=timings)
 
     def ignore_read_time(self) -> None:
@@ -83,12 +80,12 @@ class Planner:
             advice = replace(advice, hints=(*advice.hints, *hints))
         return advice
 
-    def _trace(self, deferred: DeferredModel) -> JobCosts:
+    def _trace(self) -> JobCosts:
         cluster = self._cluster
         max_degree = cluster.ranks_per_host
         if cluster.device_kind != "cpu":
             max_degree = max(DEVICES_PER_HOST, max_degree)  # so that hints can suggest larger hosts
-        traced = TracedModel(self._job, self._data, deferred)
+        traced = TracedModel(self._job, self._data)
         try:
             return costs_of(traced, [*self._precisions, *self._compared], max_degree)
         except UserCodeError as error:

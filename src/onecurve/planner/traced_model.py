@@ -29,9 +29,11 @@ class TracedModel:
     """One copy of the model that every trace of the planner shares. Refuses a model that could not be recorded."""
 
     def __init__(self, job: Job, data: TrainingData, deferred: DeferredModel | None = None) -> None:
-        """`deferred` is the recorded model, if the caller has it already; it is copied, not changed."""
+        """`deferred` is the recorded model, if the caller has it already and needs it later; it is copied."""
         self.job, self.data = job, data
-        self._traceable: TraceableModule = (deferred or defer_init(job.model, job.seed)).trace_copy()
+        self._traceable: TraceableModule = (
+            deferred.trace_copy() if deferred is not None else defer_init(job.model, job.seed).to_traceable()
+        )
         self._micro_batches: dict[int, MicroBatch] = {}
         self._kinds: dict[tuple[int, Precision], list[ModuleKind]] = {}
 
