@@ -50,7 +50,7 @@ LIBRARIES = {
     "measure": {"torch"},
     "apply": {"torch"},
     "checkpoint": {"torch", "numpy", "safetensors", "fsspec", "xxhash", "torchao"},
-    "prove": {"torch", "safetensors"},
+    "prove": {"torch", "safetensors", "numpy"},
     "launch": {"torch"},
     "runs": set(),
     "planner": {"torch"},

@@ -5,6 +5,11 @@
   rank splits or joins its local elements.
 - Log-softmax and negative log-likelihood over a sharded vocabulary: sums over the ranks instead of gathered logits.
   torch's own implementation (loss_parallel) is correct only if one directly follows the other.
+- Mean of negative log-likelihoods over sharded samples or positions: torch averages the means of the ranks, which is
+  wrong if their numbers of counted targets differ (a shifted label at the end of each sequence is ignored).
+- In-place changes of a view: if the view needed a redistribution, it is a copy, and the change would be lost silently.
+- Reading a value (Tensor.item), which must be that of the full tensor.
+- Views of a tensor that a redistribution left with other strides than DTensor remembers.
 - Convolution: torch's handler shards images along their width; here convolutions run on replicated tensors.
 """
 
@@ -16,14 +21,16 @@ import torch
 import torch.distributed._functional_collectives as collectives
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils import _pytree as pytree
 
+from onecurve.apply.replicated_fallback import register_replicated_fallback, run_replicated
+
 _aten = torch.ops.aten
-_REDUCTION_NONE, _REDUCTION_MEAN = 0, 1  # at::Reduction
+_REDUCTION_NONE, _REDUCTION_MEAN, _REDUCTION_SUM = 0, 1, 2  # at::Reduction
 Arguments = tuple[Any, ...]
 Handler = Callable[[OpOverload, Arguments, dict[str, Any]], Any]
 """A function (operation, positional arguments, keyword arguments) → result."""
@@ -35,6 +42,7 @@ def register_dtensor_ops() -> None:
     register_sharding(_aten._scaled_dot_product_flash_attention_for_cpu.default)(_attention)
     register_sharding(_aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(_attention_backward)
     DTensor._op_dispatcher._custom_op_handlers |= _HANDLERS
+    register_replicated_fallback()
 
 
 def _attention(*_: Any, attn_mask: Any = None, **__: Any) -> list[tuple[list[Any], list[Any]]]:
@@ -59,6 +67,24 @@ def _mask(mask: Any, placement: Placement) -> list[Placement]:
     if mask is None:
         return []
     return [placement if isinstance(placement, Shard) and mask.shape[placement.dim] > 1 else Replicate()]
+
+
+def _attention_with_mask(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Shard the mask as the query is sharded: DTensor redistributes positional arguments only."""
+    mask, placement = kwargs.get("attn_mask"), _only_placement(arguments[_QUERY[operation]])
+    if isinstance(mask, Tensor) and placement is not None:
+        if not isinstance(mask, DTensor):
+            mesh = arguments[_QUERY[operation]].device_mesh
+            mask = DTensor.from_local(mask, mesh, [Replicate()], run_check=False)
+        kwargs = kwargs | {"attn_mask": mask.redistribute(placements=_mask(mask, placement))}
+    return _default(operation, arguments, kwargs)
+
+
+_QUERY = {
+    _aten._scaled_dot_product_flash_attention_for_cpu.default: 0,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 1,
+}
+"""Attention on CPU → the position of the query among its arguments."""
 
 
 def _split(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -110,8 +136,13 @@ def _log_softmax_backward(operation: OpOverload, arguments: Arguments, kwargs: d
 
 
 def _nll_loss(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """nll_loss_forward: (log-probabilities [N, C], target [N], weight, reduction, ignore_index) → (loss, count)"""
+    """nll_loss_forward: (log-probabilities [N, C, …], target [N, …], weight, reduction, ignore_index) → loss, count"""
     output, target, weight, reduction, ignore_index = arguments
+    if reduction == _REDUCTION_MEAN and _has_sharded_samples(output):
+        local_target = _local_target(output, target)
+        loss, count = operation(_local(output), local_target, _replicated(weight), _REDUCTION_SUM, ignore_index)
+        count = _all_reduce(count, "sum", output)
+        return _like(output, loss / count, Partial(), loss.shape), _like(output, count, Replicate(), count.shape)
     if not _has_sharded_classes(output) or weight is not None:
         return _default(operation, arguments, kwargs)
     is_local, local_class, is_counted = _local_targets(output, target, ignore_index)
@@ -125,6 +156,10 @@ def _nll_loss(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any
 
 def _nll_loss_backward(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
     gradient, output, target, weight, reduction, ignore_index, count = arguments
+    if reduction == _REDUCTION_MEAN and _has_sharded_samples(output):
+        inputs = _replicated(gradient), _local(output), _local_target(output, target), _replicated(weight)
+        local = operation(*inputs, reduction, ignore_index, _replicated(count))
+        return _like(output, local, output.placements[0], output.shape)
     if not _has_sharded_classes(output) or weight is not None:
         return _default(operation, arguments, kwargs)
     is_local, local_class, is_counted = _local_targets(output, target, ignore_index)
@@ -133,6 +168,24 @@ def _nll_loss_backward(operation: OpOverload, arguments: Arguments, kwargs: dict
     values = (-sample_gradient * is_local * is_counted).to(result.dtype).expand(len(local_class))
     result.scatter_(1, local_class[:, None], values[:, None])
     return _like(output, result, Shard(1), output.shape)
+
+
+def _has_sharded_samples(output: DTensor) -> bool:
+    """True if log-probabilities [N, C, …] are sharded along another dimension than that of the classes."""
+    placement = _only_placement(output)
+    return isinstance(placement, Shard | _StridedShard) and placement.dim != 1
+
+
+def _local_target(output: DTensor, target: Tensor) -> Tensor:
+    """The targets of this rank's samples or positions: targets [N, …] lack the dimension of the classes."""
+    placement: Any = output.placements[0]
+    dim = placement.dim - (placement.dim > 1)
+    if isinstance(placement, _StridedShard):
+        placement = _StridedShard(dim, split_factor=placement.split_factor)
+    else:
+        placement = Shard(dim)
+    replicated = DTensor.from_local(_replicated(target), output.device_mesh, [Replicate()], run_check=False)
+    return _local(replicated.redistribute(placements=[placement]))
 
 
 def _has_sharded_classes(output: DTensor) -> bool:
@@ -156,16 +209,72 @@ def _convolution(operation: OpOverload, arguments: Arguments, kwargs: dict[str, 
     return pytree.tree_map_only(Tensor, lambda tensor: _like(template, tensor, Replicate(), tensor.shape), result)
 
 
+def _read_value(operation: OpOverload, arguments: Arguments, _: dict[str, Any]) -> Any:
+    """Tensor.item() of the full tensor: DTensor would read this rank's partial sum."""
+    return operation(_replicated(arguments[0]))
+
+
+def _view(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A redistributed tensor is contiguous on each rank, whatever strides DTensor remembers, and may need a copy."""
+    try:
+        return _default(operation, arguments, kwargs)
+    except (RuntimeError, ValueError):
+        tensor = arguments[0]
+        placement = _only_placement(tensor)
+        if placement is None or _local(tensor).is_contiguous():
+            raise
+        contiguous = _like(tensor, _local(tensor).contiguous(), placement, tensor.shape)
+        return _default(operation, (contiguous, *arguments[1:]), kwargs)
+
+
+def _in_place(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    tensor = arguments[0]
+    if not isinstance(tensor, DTensor):  # a plain tensor, in which the model keeps a value (a cache)
+        return run_replicated(operation, arguments, kwargs)
+    base = tensor._base if tensor._is_view() else None
+    if isinstance(base, DTensor) and _storage(base) != _storage(tensor):
+        raise NotImplementedError(
+            f"{operation} changes a view of a tensor that is sharded along the viewed dimension, which would change a "
+            "copy only"
+        )
+    return _default(operation, arguments, kwargs)
+
+
+def _storage(tensor: DTensor) -> int:
+    address: int = _local(tensor).untyped_storage()._cdata
+    return address
+
+
+_IN_PLACE: tuple[OpOverload, ...] = (
+    _aten.add_.Tensor,
+    _aten.sub_.Tensor,
+    _aten.mul_.Tensor,
+    _aten.div_.Tensor,
+    _aten.copy_.default,
+    _aten.zero_.default,
+    _aten.fill_.Scalar,
+    _aten.fill_.Tensor,
+    _aten.masked_fill_.Scalar,
+    _aten.masked_fill_.Tensor,
+    _aten.index_put_.default,
+)
+
 _HANDLERS: dict[OpOverload, Handler] = {
+    **dict.fromkeys(_QUERY, _attention_with_mask),
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split,
     _aten.cat.default: _cat,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution,
+    **dict.fromkeys(_IN_PLACE, _in_place),
+    _aten.view.default: _view,
+    _aten._local_scalar_dense.default: _read_value,
     _aten._log_softmax.default: _log_softmax,
     _aten._log_softmax_backward_data.default: _log_softmax_backward,
     _aten.nll_loss_forward.default: _nll_loss,
     _aten.nll_loss_backward.default: _nll_loss_backward,
+    _aten.nll_loss2d_forward.default: _nll_loss,
+    _aten.nll_loss2d_backward.default: _nll_loss_backward,
 }
 
 

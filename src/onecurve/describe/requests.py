@@ -37,8 +37,8 @@ class CheckRequest:
     precision: Precision
     quiet: bool
     verbose: bool = False
-    result: str = ""
-    """File in which rank 0 leaves the result for the launcher."""
+    folder: str = ""
+    """Folder of the launcher for what the check finds; empty if the ranks were started by somebody else."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,20 @@ _NOTICE_SECONDS = 3.0
 class RankFailedError(OnecurveError):
     """A rank ended before its work was done."""
 
+    is_input_error = False
+    """True if the rank refused its input, and did not fail."""
+
+
+class RankStalledError(OnecurveError):
+    """A rank made no progress for too long."""
+
 
 def write_failure(error: BaseException) -> bool:
     """Write the failure to the agent's error file; return False if there is no agent."""
     path = os.environ.get(_ERROR_FILE_VARIABLE)
     if path is None:
         return False
-    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
+    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError | RankStalledError)
     extra = {"py_callstack": full_text(error), "timestamp": str(int(time.time()))}
     # torchrun reads `message`. `time` is ours, because the agent's timestamps have a resolution of one second only and
     # cannot tell which rank failed first; `own` marks errors that are shown without a rank number.
@@ -54,7 +61,9 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
     text = _text(data)
     if text is None:
         return RankFailedError(f"rank {rank} {_ending(failure)}")
-    return RankFailedError(text if data.get("own") else f"rank {rank} failed: {text}")
+    error = RankFailedError(text if data.get("own") else f"rank {rank} failed: {text}")
+    error.is_input_error = bool(data.get("own"))
+    return error
 
 
 def _cause_order(failure: ProcessFailure) -> tuple[bool, float]:

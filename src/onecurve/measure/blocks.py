@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from onecurve.measure.module_calls import EmptyLike
 from onecurve.measure.refusal import explain_trace_failure
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -18,20 +19,48 @@ def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
     """Return the names of the outermost modules that have siblings of the same class, in model order.
 
     Modules without children (a Linear among Linears) or without parameters are not blocks. A block that shares a
-    parameter with the rest of the model is left out, because it cannot be wrapped on its own. If `called` (the names of
-    the modules that a forward calls) is given, a block that the model uses without calling it is left out too.
+    parameter with the rest of the model cannot be wrapped on its own: the blocks within it are taken instead (an
+    encoder and a decoder that share an embedding). If `called` (the names of the modules that a forward calls) is
+    given, a block that the model uses without calling it is left out too.
     """
     blocks: list[str] = []
     _collect_blocks(module, "", blocks, called)
-    shared = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners}
-    return [name for name in blocks if name not in shared]
+    while shared := {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners} - {
+        ""
+    }:
+        outer, blocks = blocks, []
+        for name in outer:
+            if name in shared:
+                _collect_blocks(module.get_submodule(name), f"{name}.", blocks, called)
+            else:
+                blocks.append(name)
+    return blocks
 
 
-def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) -> set[str] | None:
-    """Return the names of the modules that a forward calls, or None if it fails (as it may on fake tensors)."""
-    called: set[str] = set()
+def find_called_once(module: nn.Module, calls: Mapping[str, int]) -> list[str]:
+    """Return the names of the smallest modules that have parameters and are called exactly once, in model order.
+
+    `calls`: the number of calls of each module in a forward. A pipeline can be cut between any of these modules.
+    """
+    names: list[str] = []
+    for name, child in module.named_children():
+        if next(child.parameters(), None) is None:
+            continue
+        inside = [f"{name}.{inner}" for inner in find_called_once(child, _below(name, calls))]
+        names += [name] if len(inside) < 2 and calls.get(name) == 1 else inside
+    return names
+
+
+def _below(name: str, calls: Mapping[str, int]) -> dict[str, int]:
+    prefix = f"{name}."
+    return {each.removeprefix(prefix): count for each, count in calls.items() if each.startswith(prefix)}
+
+
+def count_calls(module: nn.Module, forward: Callable[[nn.Module], object]) -> Counter[str] | None:
+    """Return how often a forward calls each module, or None if it fails (as it may on fake tensors)."""
+    called: Counter[str] = Counter()
     hooks = [
-        submodule.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        submodule.register_forward_pre_hook(lambda *_, name=name: called.update([name]))
         for name, submodule in module.named_modules()
     ]
     try:
@@ -59,7 +88,7 @@ def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
             leaves, structure = pytree.tree_flatten(recorded_output)
             index = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
             if leaves[index].shape != tensor.shape:
-                tensor = _Reshape.apply(tensor, leaves[index])  # type: ignore[no-untyped-call]
+                tensor = EmptyLike.apply(tensor, leaves[index])  # type: ignore[no-untyped-call]
             if tensor.is_floating_point() and not tensor.requires_grad and torch.is_grad_enabled():
                 tensor = tensor.detach().requires_grad_()  # the output of a trainable block requires a gradient
             leaves[index] = tensor
@@ -77,19 +106,6 @@ def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
                 del block.forward
             else:
                 block.forward = original
-
-
-class _Reshape(torch.autograd.Function):
-    """Returns an uninitialized tensor of another shape, through which gradients still flow."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, like: Tensor) -> Tensor:
-        ctx.input = tensor
-        return torch.empty_like(like)
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return torch.empty_like(ctx.input), None
 
 
 def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:

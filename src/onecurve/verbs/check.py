@@ -1,22 +1,26 @@
 """onecurve check: does the split job compute the same as one device? This side starts the ranks once, for all plans."""
 
-import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onecurve.describe.convert import from_plain, to_json
+from rich.console import Console
+
+from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
-from onecurve.describe.verdict import CheckResult
+from onecurve.describe.verdict import CheckResult, Outcome, Verdict
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
+from onecurve.launch.failure import RankFailedError
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import read_plan
+from onecurve.report.check_table import CheckTable
 from onecurve.report.log import is_verbose
+from onecurve.verbs.check_journal import CheckJournal
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
 _MAX_DEFAULT_RANKS = 4
@@ -35,8 +39,9 @@ def check(
     """Compare the job of a script, split by each plan, with one device: `oc.check("train.py", ranks=2)`.
 
     Without `plans` it tries a matrix of plans for worlds of up to `ranks` (default: 4, at most the number of devices).
-    In fp64 every weight, buffer and gradient is compared after every step; in fp32 the loss curve. Under torchrun it
-    returns None on all ranks but the first.
+    In fp64 every weight, buffer and gradient is compared after every step; in fp32 the loss curve. A plan that fails or
+    makes no progress does not end the check: the others are still compared. Under torchrun it returns None on all ranks
+    but the first.
     """
     if not Path(script).is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
@@ -67,10 +72,33 @@ def check(
         with StopRequest() as stop:
             return check_plans(request, stop)
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
-        result = Path(folder) / "result.json"
-        if not launch("onecurve.verbs.rank", ["check", to_json(replace(request, result=str(result)))], world_size):
-            raise OnecurveError("interrupted")
-        return from_plain(CheckResult, json.loads(result.read_text()), "check")
+        return check_in_ranks(replace(request, folder=folder), _launch)
+
+
+def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], bool]) -> CheckResult:
+    """Start the ranks; if a plan ends them, start them again for the plans that follow it.
+
+    `start` runs `check_as_rank` in every rank. It returns False if it was interrupted and raises RankFailedError.
+    """
+    journal = CheckJournal(Path(request.folder))
+    while True:
+        try:
+            if not start(request):
+                raise OnecurveError("interrupted")
+            return journal.result(request.precision)
+        except RankFailedError as error:
+            plan, agenda = journal.running, journal.agenda
+            if not plan or agenda is None:
+                raise
+            outcome: Outcome = "refused" if error.is_input_error else "failed"
+            verdict = Verdict(plan=plan, outcome=outcome, reason=str(error))
+            journal.add(verdict)
+            if not request.quiet:
+                CheckTable([resolved.plan for resolved in agenda.plans], Console()).add(verdict)
+
+
+def _launch(request: CheckRequest) -> bool:
+    return launch("onecurve.verbs.rank", ["check", to_json(request)], request.ranks)
 
 
 def _read(plan: str | Plan, precision: Precision) -> Plan:

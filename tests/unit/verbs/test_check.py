@@ -11,6 +11,7 @@ from harness import SMALL
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
+from onecurve.verbs import plan_checker
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +87,30 @@ def test_a_job_with_several_optimizers_cannot_be_checked(tmp_path) -> None:
     )
     with pytest.raises(OnecurveError, match=r"two\.py: .*several optimizers.*backward=\"mine\""):
         oc.check(script, plans=["mb8"], quiet=True)
+
+
+def test_a_refused_plan_does_not_end_the_check() -> None:
+    result = oc.check(SMALL, plans=["mb8", "mb3", "mb4×2"], steps=1, quiet=True)
+    assert result is not None
+    assert {verdict.plan: verdict.outcome for verdict in result.verdicts} == {
+        "mb8 fp64": "holds",
+        "mb3 fp64": "refused",
+        "mb4×2 fp64": "holds",
+    }
+    assert not result.holds
+    assert "global_batch" in next(verdict.reason for verdict in result.verdicts if verdict.plan == "mb3 fp64")
+
+
+def test_a_failing_plan_on_one_rank_does_not_end_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = plan_checker.assemble
+
+    def failing(job, resolved, *rest):
+        if resolved.plan.rounds == 2:
+            raise RuntimeError("no kernel")
+        return original(job, resolved, *rest)
+
+    monkeypatch.setattr(plan_checker, "assemble", failing)
+    result = oc.check(SMALL, plans=["mb4×2", "mb8"], steps=1, quiet=True)
+    assert result is not None
+    assert [verdict.outcome for verdict in result.verdicts] == ["failed", "holds"]
+    assert "RuntimeError: no kernel" in result.verdicts[0].reason
