@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
@@ -22,6 +22,12 @@ from onecurve.train.part import Part
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
+
+_EVALUATION_MODE = (
+    "This is the output in evaluation mode (model.eval()), in which losses and metrics are tested before training; a "
+    "model whose forward returns something else in training mode (a dict of losses, auxiliary outputs) needs a loss "
+    "that accepts both"
+)
 
 
 class Trainer:
@@ -102,7 +108,10 @@ class Trainer:
         """Call the loss and the metrics once, so that a mistake shows before training. Return the model's output."""
         output = self._part.infer(micro)
         for metric in self._metrics:
-            metric.sums(output, micro)
+            try:
+                metric.sums(output, micro)
+            except UserCodeError as error:
+                raise UserCodeError(f"{error}. {_EVALUATION_MODE}") from error.__cause__
         return output
 
     @property
