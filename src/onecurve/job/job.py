@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
 from onecurve.job.save import Save
@@ -156,6 +157,11 @@ class Job:
     def manual_backward(self) -> bool:
         """True if the job has no loss or several optimizers, so that the user must write the training loop."""
         return self.loss is no_loss or isinstance(self.optimizer, Mapping)
+
+    @property
+    def has_local_loss(self) -> bool:
+        """True if the loss depends by design on how a batch is split into micro-batches."""
+        return self.loss is hugging_face_local_auxiliary
 
     def total_steps(self, samples: int) -> int:
         """Number of optimizer steps on a dataset of `samples` samples."""

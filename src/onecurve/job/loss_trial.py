@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.batch import MicroBatch
 from onecurve.job.hugging_face_loss import (
     auxiliary_fields,
@@ -27,6 +27,12 @@ _SCALAR_TRIALS = 3
 _NOISE_FACTOR = 10.0
 _MAX_LOW_PRECISION_EPS = 4.0
 """In 16 bits the tolerance is ten times the measured rounding, and at most four times the dtype's eps."""
+
+
+_LOCAL_AUXILIARY = (
+    "loss 'hugging_face_local_auxiliary': the auxiliary loss is that of each micro-batch, so the result depends on the "
+    "plan's micro-batch size"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +61,7 @@ class LossTrial:
         Returns:
             What could not be tested and why, as a note for the user; empty if everything was tested.
         """
-        full = evaluate(loss, output, first)
+        full = _evaluate_first(loss, output, first)
         notes = [refuse_other_labels(output, first)] if loss is hugging_face and self.judges else []
         tolerance = self._tolerance(loss, full, first.samples)
         for trial in range(_SCALAR_TRIALS if full.form == "scalar" else 1):
@@ -76,7 +82,7 @@ class LossTrial:
         if loss is hugging_face_local_auxiliary and field_of(outputs[0], "aux_loss") is not None:
             if self.judges:
                 refuse_other_auxiliary(outputs, micros)
-            return ""
+            return _LOCAL_AUXILIARY
         whole, *parts = [evaluate(loss, output, micro, form) for output, micro in zip(outputs, micros, strict=True)]
         differs = self.judges and not difference(whole, join(parts)) <= tolerance
         if not self.on_any_rank(differs):
@@ -102,6 +108,17 @@ class LossTrial:
         noise = difference(full, LossValue(full.form, terms, full.count, full.tolerance))
         limit = _MAX_LOW_PRECISION_EPS * torch.finfo(self.low_precision).eps
         return max(full.tolerance, min(_NOISE_FACTOR * noise, limit))
+
+
+def _evaluate_first(loss: Loss, output: Any, first: MicroBatch) -> LossValue:
+    try:
+        return evaluate(loss, output, first)
+    except UserCodeError as error:
+        raise UserCodeError(
+            f"{error}. This is the output in evaluation mode (model.eval()), in which a loss is tested before "
+            "training. If forward returns something else in training mode (a dict of losses, auxiliary outputs), let "
+            "it return the same in both modes, or let the loss accept both"
+        ) from error.__cause__
 
 
 def _random(loss: Loss, form: Form) -> str:

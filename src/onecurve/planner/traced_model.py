@@ -62,6 +62,11 @@ class TracedModel:
     @cached_property
     def dataflow(self) -> Dataflow:
         """The tensors that flow between the blocks."""
+        if self.job.has_local_loss:
+            raise OnecurveError(
+                "loss 'hugging_face_local_auxiliary': the auxiliary loss needs the router logits of all layers, and the "
+                "last pipeline stage has only those of its own; use another axis"
+            )
         if not self.blocks:
             raise OnecurveError(
                 "model: no repeated blocks were found, so there is nothing to split into pipeline stages; use another "

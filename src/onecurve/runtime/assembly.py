@@ -94,7 +94,10 @@ def _try_loss(
     )
     with unchanged(part.module):
         first = read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
-        return trial.refuse_unsplittable(job.loss, first, trainer.try_metrics(first))
+        output = part.infer(first)
+        note = trial.refuse_unsplittable(job.loss, first, output)
+        trainer.try_metrics(first, output)
+        return note
 
 
 def assemble_manual(

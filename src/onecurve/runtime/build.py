@@ -121,7 +121,8 @@ def _build(
     else:
         assembly = assemble(job, resolved, mesh, device, data, deferred, flags)
         if loaders.evaluation_sample is not None:  # a mistake in a metric shows before training, not after
-            assembly.trainer.try_metrics(assembly.part.place(loaders.evaluation_sample))
+            sample = assembly.part.place(loaders.evaluation_sample)
+            assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
     refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
     # Everything is known to work. Only now may an earlier run's checkpoints be removed.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
@@ -22,12 +22,6 @@ from onecurve.train.part import Part
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
-
-_EVALUATION_MODE = (
-    "This is the output in evaluation mode (model.eval()), in which losses and metrics are tested before training; a "
-    "model whose forward returns something else in training mode (a dict of losses, auxiliary outputs) needs a loss "
-    "that accepts both"
-)
 
 
 class Trainer:
@@ -104,15 +98,10 @@ class Trainer:
             seconds=time.perf_counter() - begin,
         )
 
-    def try_metrics(self, micro: MicroBatch) -> Any:
-        """Call the loss and the metrics once, so that a mistake shows before training. Return the model's output."""
-        output = self._part.infer(micro)
+    def try_metrics(self, micro: MicroBatch, output: Any) -> None:
+        """Call the loss and the metrics once on the model's output, so that a mistake shows before training."""
         for metric in self._metrics:
-            try:
-                metric.sums(output, micro)
-            except UserCodeError as error:
-                raise UserCodeError(f"{error}. {_EVALUATION_MODE}") from error.__cause__
-        return output
+            metric.sums(output, micro)
 
     @property
     def updates(self) -> Mapping[str, OptimizerUpdate]:

@@ -36,7 +36,8 @@ from onecurve.runtime.assembly import Assembly, assemble, refuse_unmatched_group
 
 
 class Variant(NamedTuple):
-    """What a reference depends on: with batch norm on the rounds and, if its statistics are local, on the shares."""
+    """What a reference depends on: with batch norm on the rounds, and on the shares if its statistics, or an auxiliary
+    loss, are those of one micro-batch."""
 
     rounds: int
     shares: tuple[tuple[int, int], ...] | None
@@ -93,6 +94,10 @@ class PlanChecker:
         notes = []
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
+        if self._job.has_local_loss:
+            notes.append(
+                "the loss depends on the micro-batch size, so the one-device run uses the plan's micro-batches"
+            )
         if self._dropout_modules or self._no_dropout.triggered:
             notes.append("dropout was switched off: its masks differ between plans by design")
         if self._upcast.triggered:
@@ -116,10 +121,11 @@ class PlanChecker:
             yield
 
     def _variant(self, plan: Plan) -> Variant:
-        if not self._has_batch_norm:
+        if not self._has_batch_norm and not self._job.has_local_loss:
             return Variant(1, None)
         shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
-        return Variant(plan.rounds, shares if self._job.batch_norm == "local" else None)
+        local = self._job.has_local_loss or self._job.batch_norm == "local"
+        return Variant(plan.rounds, shares if local else None)
 
     def _reference_folder(self, variant: Variant) -> Path:
         shares = "-".join(str(end) for _, end in variant.shares or ())
