@@ -17,7 +17,7 @@ from onecurve.job.hugging_face_loss import (
     returns_hugging_face_loss,
 )
 from onecurve.job.job import Loss
-from onecurve.job.loss import field_of, hugging_face, hugging_face_local_auxiliary
+from onecurve.job.loss import TAKES_INPUTS, field_of, hugging_face, hugging_face_local_auxiliary
 from onecurve.job.loss_value import Form, LossValue, difference, evaluate, join
 
 TRIAL_SAMPLES = 12
@@ -147,41 +147,45 @@ class _Refusal:
     parts: list[LossValue]
 
     def text(self) -> str:
-        facts = {"scalar": self._scalar, "per sample": self._per_sample, "weighted": self._weighted}[self.whole.form]()
-        return " ".join(filter(None, [f"{_name(self.loss)}: {facts}", self._padding(), self._hugging_face()]))
+        facts, fix = {"scalar": self._scalar, "per sample": self._per_sample, "weighted": self._weighted}[
+            self.whole.form
+        ]()
+        of_model = self._hugging_face()
+        if any(self.loss is known for known in TAKES_INPUTS):
+            fix = ""  # it is not the user who can change what such a loss returns
+        return " ".join(filter(None, [f"{_name(self.loss)}: {facts}", fix, self._padding(), of_model]))
 
-    def _scalar(self) -> str:
+    def _scalar(self) -> tuple[str, str]:
         size, first, second = (micro.samples for micro in self.micros)
         return (
             f"its scalar is not a mean over samples: {size} samples at once give {self.whole.mean:.6g}, the same "
-            f"samples in parts of {first} and {second} give {join(self.parts).mean:.6g}. If it is a mean over "
-            "something else (tokens without padding), return onecurve.Weighted(sum, count); if every sample's loss "
-            "depends on the others in the batch (contrastive), it cannot be split."
+            f"samples in parts of {first} and {second} give {join(self.parts).mean:.6g}.",
+            "If it is a mean over something else (tokens without padding), return onecurve.Weighted(sum, count); if "
+            "every sample's loss depends on the others in the batch (contrastive), it cannot be split.",
         )
 
-    def _per_sample(self) -> str:
+    def _per_sample(self) -> tuple[str, str]:
         size, first, second = (micro.samples for micro in self.micros)
         joined = join(self.parts).terms
-        errors = (self.whole.terms - joined).abs().nan_to_num(float("inf"))
-        worst = int(errors.argmax())
+        worst = int((self.whole.terms - joined).abs().nan_to_num(float("inf")).argmax())
         company = first if worst < first else second
         return (
-            "the value of a sample depends on the other samples of its batch: sample "
-            f"{worst} has {float(self.whole.terms[worst]):.6g} among {size} samples, and "
-            f"{float(joined[worst]):.6g} among {company} of them. {self._source()} A batch that is split would train "
-            "another objective, so it is refused. Compare each sample with its own target only; a loss over all pairs "
-            "of a batch (contrastive) cannot be split."
+            f"the value of a sample depends on the other samples of its batch: sample {worst} has "
+            f"{float(self.whole.terms[worst]):.6g} among {size} samples, and {float(joined[worst]):.6g} among "
+            f"{company} of them. {self._source()}".rstrip(),
+            "A batch that is split would train another objective, so it is refused. Compare each sample with its own "
+            "target only; a loss over all pairs of a batch (contrastive) cannot be split.",
         )
 
-    def _weighted(self) -> str:
+    def _weighted(self) -> tuple[str, str]:
         size, first, second = (micro.samples for micro in self.micros)
         joined = join(self.parts)
         return (
             f"its Weighted does not add up: {size} samples at once give sum {float(self.whole.terms):.6g} and count "
             f"{self.whole.count:g}, the same samples in parts of {first} and {second} together give sum "
-            f"{float(joined.terms):.6g} and count {joined.count:g}. Return the sum over the items of the batch, not "
-            "their mean, with the number of items; a sum in which samples are compared with each other (contrastive) "
-            "cannot be split."
+            f"{float(joined.terms):.6g} and count {joined.count:g}.",
+            "Return the sum over the items of the batch, not their mean, with the number of items; a sum in which "
+            "samples are compared with each other (contrastive) cannot be split.",
         )
 
     def _source(self) -> str:

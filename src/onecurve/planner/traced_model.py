@@ -64,8 +64,8 @@ class TracedModel:
         """The tensors that flow between the blocks."""
         if self.job.has_local_loss:
             raise OnecurveError(
-                "loss 'hugging_face_local_auxiliary': the auxiliary loss needs the router logits of all layers, and the "
-                "last pipeline stage has only those of its own; use another axis"
+                "loss 'hugging_face_local_auxiliary': the auxiliary loss needs the router logits of all layers, and "
+                "the last pipeline stage has only those of its own; use another axis"
             )
         if not self.blocks:
             raise OnecurveError(
