@@ -18,8 +18,8 @@ from onecurve.model.materialize import Materializer
 from onecurve.model.unchanged import unchanged
 from onecurve.predict.scaling import along_samples
 
-_MAX_FLOPS = 2e12
-"""Work that the test may take; some 10 to 40 seconds on a CPU."""
+_MAX_FLOPS = 1e12
+"""Work that the test may take; some 5 to 20 seconds on a CPU."""
 _MEMORY_FRACTION = 0.4
 """Fraction of this host's memory that the tested model may take."""
 _FORWARDS = 6
