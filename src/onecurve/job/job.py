@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
 from onecurve.job.save import Save
@@ -88,9 +89,10 @@ class Job:
             can also be a dict with one optimizer per named child of the model.
         global_batch: Samples per optimizer step, summed over all ranks and gradient-accumulation rounds.
         loss: A function `loss(output, target)` that returns one value per sample (shape `[B]`), a
-            `onecurve.Weighted(sum, count)`, or a scalar that is a mean over samples. A scalar is tested before training
-            starts: a mean over anything else (tokens, for example) is refused. It can be left out only with
-            `onecurve.prepare(job, backward="mine")`.
+            `onecurve.Weighted(sum, count)`, or a scalar that is a mean over samples. It is tested before training
+            starts: a mean over anything else (tokens, for example) and values that depend on the other samples of the
+            batch are refused. Hugging Face models that return their loss use `onecurve.loss.hugging_face`. It can be
+            left out only with `onecurve.prepare(job, backward="mine")`.
         steps: Number of optimizer steps. Set either `steps` or `epochs`.
         epochs: Number of passes over the data; fractions are allowed. The number of steps is rounded up, so the last
             step may use samples of the next pass.
@@ -156,6 +158,11 @@ class Job:
     def manual_backward(self) -> bool:
         """True if the job has no loss or several optimizers, so that the user must write the training loop."""
         return self.loss is no_loss or isinstance(self.optimizer, Mapping)
+
+    @property
+    def has_local_loss(self) -> bool:
+        """True if the loss depends by design on how a batch is split into micro-batches."""
+        return self.loss is hugging_face_local_auxiliary
 
     def total_steps(self, samples: int) -> int:
         """Number of optimizer steps on a dataset of `samples` samples."""

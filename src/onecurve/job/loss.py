@@ -1,6 +1,10 @@
 """Loss functions that give the same result however a batch is split: they return one value per sample, or a sum with
 its count."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -8,7 +12,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.job.weighted import Weighted
 
 IGNORED = -100
-"""The target value that `next_token` ignores; use it for padding."""
+"""The target value that `next_token` and `hugging_face` ignore; use it for padding."""
 
 
 def next_token(logits_BTV: Tensor, target_BT: Tensor) -> Weighted:
@@ -54,3 +58,94 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
             f"{list(output.shape)} and target {list(target.shape)}; reshape one of them"
         )
     return F.mse_loss(output, target, reduction="none").reshape(len(output), -1).mean(1)
+
+
+def hugging_face(output: Any, target: Any, inputs: Any = None) -> Weighted:
+    """The loss that a Hugging Face model computes itself, `output.loss`, weighted by the number of labels in its mean.
+
+    Such a loss is a mean over the labels of one micro-batch. Micro-batches with different numbers of labels must have
+    different weights, or the result depends on how the batch is split.
+
+    Args:
+        output: The output of a model that was called with labels. It has a `loss`.
+        target: The labels, if `inputs` has none; otherwise ignored.
+        inputs: The model's inputs, which onecurve passes. Their `labels` are used if there are any.
+
+    Returns:
+        `output.loss` times the number of its labels, and this number. Labels of -100 (padding) are not counted. The
+        first label of each sequence is not counted if the model predicts each token from those before it; such a model
+        returns a `...CausalLMOutput...`. Before training starts it is tested that these numbers are the true ones.
+
+    A load-balancing loss of experts inside `output.loss` (Mixtral with `output_router_logits=True`) is not a mean over
+    labels and is refused; see `hugging_face_local_auxiliary`.
+
+    Example::
+
+        class Texts:  # samples are ({"input_ids": ..., "attention_mask": ..., "labels": ...}, 0)
+            ...
+
+        oc.Job(
+            model=lambda: AutoModelForCausalLM.from_config(config),
+            data=Texts,
+            loss=oc.loss.hugging_face,
+            ...
+        )
+    """
+    loss = field_of(output, "loss")
+    if not isinstance(loss, Tensor):
+        raise OnecurveError(
+            f"loss.hugging_face: the model's output ({type(output).__name__}) has no loss; pass labels to the model: a "
+            'sample is a pair (inputs, target), and inputs must be a dict that contains "labels"'
+        )
+    count = label_count(output, labels_of(target, inputs))
+    # The mean over no label at all is NaN. It must not enter the sum, which has other micro-batches.
+    return Weighted(torch.where(count > 0, loss * count, torch.zeros_like(loss)), count)
+
+
+def hugging_face_local_auxiliary(output: Any, target: Any, inputs: Any = None) -> Weighted:
+    """The same as `hugging_face`, with the auxiliary loss `output.aux_loss` of each micro-batch by itself.
+
+    The load-balancing loss of experts multiplies two averages over all tokens, so the sum over micro-batches is not the
+    value of the whole batch. With this loss each micro-batch adds its own value, weighted by its labels, as is common
+    in distributed training. The trained objective then depends on the plan's micro-batch size; `onecurve check`
+    compares with a device that uses the same micro-batches.
+    """
+    return hugging_face(output, target, inputs)
+
+
+TAKES_INPUTS = (hugging_face, hugging_face_local_auxiliary)
+"""Losses that are called with the model's inputs as a third argument."""
+
+
+def field_of(output: Any, name: str) -> Any:
+    """A named field of a model's output, whether it is an attribute or a key; None if it is missing."""
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
+def labels_of(target: Any, inputs: Any) -> Tensor:
+    """The labels among the model's inputs; if there are none, the target."""
+    labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
+    labels = target if labels is None else labels
+    if not isinstance(labels, Tensor):
+        raise OnecurveError(
+            'loss.hugging_face: there are no labels; put them into the inputs of the model, as "labels", or return '
+            f"them as the target of the sample (it is {type(target).__name__})"
+        )
+    return labels
+
+
+def predicts_next(output: Any) -> bool:
+    """True if the model compares the output at each position with the next label."""
+    return "CausalLM" in type(output).__name__
+
+
+def label_count(output: Any, labels: Tensor) -> Tensor:
+    """Return how many labels `output.loss` averages over."""
+    logits = field_of(output, "logits")
+    if labels.is_floating_point():  # a regression, or several labels per sample
+        return labels.new_tensor(labels.numel())
+    if labels.dim() < 2:
+        return (labels != IGNORED).sum()
+    if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[:2] != labels.shape[:2]:
+        return labels.new_tensor(len(labels))  # the labels are aligned by the loss, as CTC does: a mean over samples
+    return ((labels[..., 1:] if predicts_next(output) else labels) != IGNORED).sum()

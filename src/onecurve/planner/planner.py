@@ -20,6 +20,7 @@ from onecurve.model.deferred import defer_init
 from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, hint_at_faster_precision
 from onecurve.planner.clusters import Say
 from onecurve.planner.job_costs import costs_of
+from onecurve.planner.loss_test import refuse_unsplittable_loss
 from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
 from onecurve.predict.estimator import Estimator
@@ -48,8 +49,16 @@ class Planner:
         self._job, self._data, self._cluster, self._say = job, data, cluster, say
         self._precisions = list(precisions)
         self._compared = _faster_precisions(cluster, precisions) if compare_precisions else []
+        self._notes: list[str] = []
         say("tracing the model")
         self._costs = self._trace()
+
+    def test_loss(self) -> None:
+        """Refuse a loss that a run would refuse. What cannot be tested here is added to the hints."""
+        self._say("testing the loss")
+        trace = self._costs.traces[self._precisions[0]]
+        note = refuse_unsplittable_loss(self._job, self._data, trace, local_device(0))
+        self._notes = [note] if note else []
 
     def time_model(self) -> None:
         """Time the model on this host's device, and use the timings in all estimates from now on."""
@@ -78,7 +87,7 @@ class Planner:
             faster = _search(self._estimator(self._compared)).best
             hints = hint_at_faster_precision(faster, advice.best, _WORTH_MENTIONING)
             advice = replace(advice, hints=(*advice.hints, *hints))
-        return advice
+        return replace(advice, hints=(*advice.hints, *self._notes))
 
     def _trace(self) -> JobCosts:
         cluster = self._cluster

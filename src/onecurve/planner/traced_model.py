@@ -86,6 +86,11 @@ class TracedModel:
 
     def dataflow_for(self, stages: int) -> Dataflow:
         """Return the data flow between blocks, or between smaller modules if the blocks do not make so many stages."""
+        if self.job.has_local_loss:
+            raise OnecurveError(
+                "loss 'hugging_face_local_auxiliary': the auxiliary loss needs the router logits of all layers, and "
+                "the last pipeline stage has only those of its own; use another axis"
+            )
         try:
             if stages <= len(self.blocks):
                 return self.dataflow

@@ -121,13 +121,14 @@ def _build(
     else:
         assembly = assemble(job, resolved, mesh, device, data, deferred, flags)
         if loaders.evaluation_sample is not None:  # a mistake in a metric shows before training, not after
-            assembly.trainer.try_metrics(assembly.part.place(loaders.evaluation_sample))
+            sample = assembly.part.place(loaders.evaluation_sample)
+            assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
     refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
     # Everything is known to work. Only now may an earlier run's checkpoints be removed.
     resumed = _resume(checkpoints, assembly.part, fresh)
     best = BestTracker(job.evaluate) if job.evaluate is not None else None
-    warnings = [deferred.warning]
+    warnings = [deferred.warning, assembly.note if isinstance(assembly, Assembly) else ""]
     if resumed is not None:
         _restore(assembly, resumed, best)
         loaders.training.start(resumed.state.step, resumed.state.position)

@@ -98,12 +98,10 @@ class Trainer:
             seconds=time.perf_counter() - begin,
         )
 
-    def try_metrics(self, micro: MicroBatch) -> Any:
-        """Call the loss and the metrics once, so that a mistake shows before training. Return the model's output."""
-        output = self._part.infer(micro)
+    def try_metrics(self, micro: MicroBatch, output: Any) -> None:
+        """Call the loss and the metrics once on the model's output, so that a mistake shows before training."""
         for metric in self._metrics:
             metric.sums(output, micro)
-        return output
 
     @property
     def updates(self) -> Mapping[str, OptimizerUpdate]:

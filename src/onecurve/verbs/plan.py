@@ -40,6 +40,7 @@ def plan(
     data = open_data(job)
     machines = _with_price(find_cluster(cluster, probe_this_host, say), price)
     planner = Planner(job, data, machines, precisions, say, compare_precisions=True)
+    planner.test_loss()
     if cluster == HERE:
         planner.time_model()
     else:

@@ -97,6 +97,10 @@ class PlanChecker:
         notes = []
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
+        if self._job.has_local_loss:
+            notes.append(
+                "the loss depends on the micro-batch size, so the one-device run uses the plan's micro-batches"
+            )
         of_ranks = all_gather_text("\n".join(self._expected.notes))
         notes += dict.fromkeys(note for text in of_ranks for note in text.splitlines())
         if self._exact and (limit := self.limit(plans)) > LIMIT:

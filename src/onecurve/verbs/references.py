@@ -33,7 +33,8 @@ _EXACT_PERTURBATION = 1e-15
 
 
 class Variant(NamedTuple):
-    """What a reference depends on: with batch norm on the rounds and, if its statistics are local, on the shares."""
+    """What a reference depends on: with batch norm on the rounds, and on the shares if its statistics, or an auxiliary
+    loss, are those of one micro-batch."""
 
     rounds: int
     shares: tuple[tuple[int, int], ...] | None
@@ -76,10 +77,11 @@ class References:
 
     def variant(self, plan: Plan) -> Variant:
         """Return the reference that a plan is compared with."""
-        if not self._has_batch_norm:
+        if not self._has_batch_norm and not self._job.has_local_loss:
             return Variant(1, None)
         shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
-        return Variant(plan.rounds, shares if self._job.batch_norm == "local" else None)
+        is_local = self._job.has_local_loss or self._job.batch_norm == "local"
+        return Variant(plan.rounds, shares if is_local else None)
 
     def train(self, plans: Sequence[Plan]) -> None:
         """Train what is not in the folder yet: references, then perturbed runs. The ranks share the work."""
