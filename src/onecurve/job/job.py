@@ -1,5 +1,6 @@
 """The Job: a complete description of a training run that does not depend on the cluster."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,12 +158,16 @@ class Job:
         """True if the job has no loss or several optimizers, so that the user must write the training loop."""
         return self.loss is no_loss or isinstance(self.optimizer, Mapping)
 
-    def total_steps(self, samples: int) -> int:
-        """Number of optimizer steps on a dataset of `samples` samples."""
+    def total_steps(self, samples: int, step: int = 0, position: int = 0) -> int:
+        """Number of optimizer steps on a dataset of `samples` samples.
+
+        `step`, `position`: steps done and samples consumed so far, perhaps with another `global_batch`.
+        """
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
-        return max(1, -int(-self.epochs * samples // self.global_batch))
+        samples_left = max(0, math.ceil(self.epochs * samples) - position)
+        return step - (-samples_left // self.global_batch)
 
     def lr_factor(self, step: int, steps: int) -> float:
         """The schedule's learning-rate factor for step `step` (counted from 0) of `steps`."""

@@ -28,6 +28,10 @@ class Schedule:
         if self.warmup < 0:
             raise OnecurveError(f"schedule: warmup must be at least 0 steps, got {self.warmup}")
 
+    def __str__(self) -> str:
+        final = "" if self.shape == "constant" else f", final={self.final}"
+        return f"{self.shape}(warmup={self.warmup}{final})"
+
     def factor(self, step: int, steps: int) -> float:
         """The learning-rate factor for step `step` (counted from 0) of `steps`."""
         if step < self.warmup:

@@ -7,10 +7,12 @@ with oc.prepare(job(), out="runs/mine") as run:
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from onecurve.checkpoint.saver import SaveEvent
+from onecurve.describe.change import read_change
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.world import World
@@ -27,6 +29,7 @@ def prepare(
     plan: Plan | str = AUTO,
     *,
     out: str | Path | None = None,
+    change: str | Sequence[str] = (),
     backward: Literal["step", "mine"] = "step",
 ) -> Run:
     """Prepare a job on this rank, alone or under torchrun, for a training loop of your own.
@@ -42,6 +45,7 @@ def prepare(
         )
     if backward not in ("step", "mine"):
         raise OnecurveError(f"prepare: backward = {backward!r} (known: 'step', 'mine')")
+    changed = read_change(change)
     manual = backward == "mine"
     if not manual:
         refuse_manual_backward(job, "prepare: run.step cannot train this job")
@@ -50,6 +54,7 @@ def prepare(
         job,
         read_plan(plan),
         out=Path(out) if out is not None else None,
+        change=changed,
         manual=manual,
         lock=lock_run(Path(out), job.save) if out is not None and is_first else None,
         on_event=_warn if is_first else lambda _: None,
@@ -59,6 +64,8 @@ def prepare(
             f"{run.plan}, backward='mine': whether every plan computes the same depends on your loop; onecurve check "
             "cannot prove it"
         )
+    if is_first and run.changed:
+        _say(f"changed {run.changed}")
     if is_first and run.warning:
         _say(run.warning)
     return run

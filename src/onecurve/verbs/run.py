@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from onecurve.describe.change import read_change
 from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
@@ -38,6 +39,7 @@ def run(
     out: str | Path | None = None,
     precision: Sequence[str] | None = None,
     fresh: bool = False,
+    change: str | Sequence[str] = (),
     quiet: bool = False,
     tensorboard: bool = False,
     say: Callable[[str], None] = lambda _: None,
@@ -52,13 +54,21 @@ def run(
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
     folder = Path(out) if out is not None else Path("runs") / script.stem
     chosen = read_plan(plan)
+    changed = read_change(change)
+    if changed and fresh:
+        raise OnecurveError(
+            f"--change {','.join(changed)} continues a run, and --fresh starts a new one; give only one of the two"
+        )
     estimate = None
     launched_elsewhere = World.from_environment() is not None
     if not launched_elsewhere:
         refuse_foreign_folder(folder)
         if chosen is None and ranks is None:
-            precisions = read_precisions(precision or ["fp32"])
             chosen = _plan_of_folder(folder, fresh)
+            precisions = read_precisions(precision or ["fp32"])
+            if chosen is not None and "global_batch" in changed:  # it has the earlier batch; its precision stays
+                precisions = read_precisions(precision or [chosen.precision])
+                chosen = None
             if chosen is None:
                 estimate = _plan_here(script, arguments, precisions, say)
                 chosen = estimate.plan if estimate is not None else None
@@ -71,6 +81,7 @@ def run(
         plan=chosen,
         out=str(folder),
         fresh=fresh,
+        change=changed,
         quiet=quiet,
         tensorboard=tensorboard,
         verbose=is_verbose(),
