@@ -36,11 +36,6 @@ def test_a_run_continues_with_a_changed_rate_batch_and_length(tmp_path) -> None:
     first = onecurve("run", SMALL, "epochs=0.5", "--plan", "replicate2 mb4 fp64", "--out", "a", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     changed = ["run", SMALL, "epochs=1.25", "lr=0.02", "batch=12", "--plan", "shard2 mb6 fp64", "--out", "a"]
-    refused = onecurve(*changed, "--change", "lr", cwd=tmp_path)
-    assert refused.returncode == 1
-    assert "global_batch was 8, is 12; steps was 0.5 epochs, is 1.25 epochs" in refused.stderr
-    assert "add --change lr,global_batch,steps to continue" in refused.stderr
-
     done = onecurve(*changed, "--change", "lr,steps,global_batch", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     text = "after step 4: lr 0.05 → 0.02; global_batch 8 → 12; steps 0.5 epochs → 1.25 epochs"
@@ -55,6 +50,3 @@ def test_a_run_continues_with_a_changed_rate_batch_and_length(tmp_path) -> None:
     actual = load_file(tmp_path / "a" / "weights.safetensors")
     for name, expected in by_hand().items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-12, atol=1e-14)
-
-    again = onecurve(*changed, "--change", "lr,steps,global_batch", cwd=tmp_path)  # as a scheduler would repeat it
-    assert "this run has already ended" in again.stdout, again.stderr

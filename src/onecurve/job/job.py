@@ -87,20 +87,20 @@ class Job:
         optimizer: `onecurve.AdamW(...)`, `SGD`, `LAMB`, `LARS`, `Optimizer`, or any function that takes
             `named_parameters` and returns a `torch.optim.Optimizer`. With `onecurve.prepare(job, backward="mine")` it
             can also be a dict with one optimizer per named child of the model.
-        global_batch: Samples per optimizer step, summed over all ranks and gradient-accumulation rounds.
+        global_batch: Number of samples per optimizer step, over all ranks and gradient-accumulation rounds.
         loss: A function `loss(output, target)` that returns one value per sample (shape `[B]`), a
             `onecurve.Weighted(sum, count)`, or a scalar that is a mean over samples. A scalar is tested before training
-            starts: a mean over anything else (tokens, for example) is refused. It can be left out only with
-            `onecurve.prepare(job, backward="mine")`.
-        steps: Number of optimizer steps. Set either `steps` or `epochs`.
+            starts: a mean over anything else (tokens, for example) is refused. Default: none, which only
+            `onecurve.prepare(job, backward="mine")` accepts.
+        steps: Number of optimizer steps. Set either `steps` or `epochs`. Default: None.
         epochs: Number of passes over the data; fractions are allowed. The number of steps is rounded up, so the last
-            step may use samples of the next pass.
+            step may use samples of the next pass. Default: None.
         schedule: Learning-rate schedule: `onecurve.cosine(...)`, `linear(...)`, `constant(...)`, or a function
             `factor(step, steps)` whose result multiplies the optimizer's learning rate. Default: a constant rate.
         evaluate: A `onecurve.Evaluate`. Default: None, no evaluation.
         metrics: Metrics by name, computed at every evaluation: functions `metric(output, target)` that return one value
             per sample or a `onecurve.Weighted(sum, count)`, or a `onecurve.Metric`. Default: only the loss.
-        collate: A function that builds one batch `(input, target)` from a list of samples. Default:
+        collate: A function that builds one batch `(input, target)` from a list of samples. Default: None,
             `torch.utils.data.default_collate`.
         clip: Maximum L2 norm of the gradient over all parameters; a larger gradient is scaled down to it. Default:
             None, no clipping.

@@ -34,10 +34,35 @@ def prepare(
 ) -> Run:
     """Prepare a job on this rank, alone or under torchrun, for a training loop of your own.
 
-    `plan`: a Plan, its short text form, a plan.toml, or "auto", which replicates the model on every rank.
-    `out`: a folder for checkpoints; if it holds checkpoints of the same job, the run continues from the newest.
-    `backward`: with "step", `run.step` calls backward. With "mine" you do (two optimizers, reinforcement learning),
-    with `run.model`, `run.backward(weighted)` and `run.update(name)`.
+    Args:
+        job: The `onecurve.Job` to train.
+        plan: How to split it: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default: `"auto"`, a
+            replica of the model on every rank.
+        out: Folder for checkpoints; if it holds checkpoints of the same job, the run continues from the newest.
+            Default: None, no checkpoints.
+        change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
+            `"global_batch"`, `"steps"`. Default: none; a changed job is refused.
+        backward: With `"step"`, `run.step` calls backward. With `"mine"` your loop does (two optimizers, reinforcement
+            learning), with `run.model`, `run.backward(weighted)` and `run.update(name)`. Default: `"step"`.
+
+    Returns:
+        The run: iterate over it for this rank's batches, and leave it with a `with` block, which saves.
+
+    Example::
+
+        job = oc.Job(
+            model=MyModel,
+            data=lambda: MyDataset(),
+            loss=oc.loss.cross_entropy,
+            optimizer=oc.AdamW(lr=3e-4),
+            global_batch=8,
+            steps=4,
+        )
+        with oc.prepare(job, out="runs/mine") as run:
+            for batch in run:
+                report = run.step(batch)  # forward, backward, reduction, clipping, update
+                run.checkpoint()  # saves in the background if one is due
+                print(report.step, report.loss)
     """
     if not isinstance(job, Job):
         raise OnecurveError(

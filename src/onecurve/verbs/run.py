@@ -44,10 +44,35 @@ def run(
     tensorboard: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> RunSummary | None:
-    """Train the job of a script: `oc.run("train.py", ["lr=1e-4"], ranks=2)`.
+    """Train the job of a script, as `onecurve run` does.
 
-    Without a plan it plans by itself, in one of the precisions; with `ranks` alone the model is replicated on each.
-    It starts its ranks on this host. Under torchrun it is one of the ranks, and returns None on all but rank 0.
+    It starts its ranks on this host, and continues from the newest checkpoint in the run's folder. Under torchrun it is
+    one of the ranks.
+
+    Args:
+        script: The Python file that defines `job()`.
+        arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
+        plan: How to split the job: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default:
+            `"auto"`, the plan of the run that is continued, or else the best plan that is found for this host.
+        ranks: Number of processes; the model is replicated on each, without planning. Default: None, those of the plan.
+        out: The run's folder, for checkpoints, records and weights. Default: None, `runs/` and the script's name.
+        precision: Precisions that an automatic plan may compute in: `"fp32"`, `"bf16"`, `"fp16"`. Default: None, fp32.
+        fresh: Start over, and remove the earlier run in the folder. Default: False.
+        change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
+            `"global_batch"`, `"steps"`. The run continues with the new values, and records the old and the new ones.
+            Default: none; a changed job is refused.
+        quiet: Print nothing. Default: False.
+        tensorboard: Also write TensorBoard events. Default: False.
+        say: A function that is called with short texts about what is being planned. Default: they are dropped.
+
+    Returns:
+        How the run ended: its loss, evaluation, number of steps and seconds. None on all ranks of torchrun but rank 0.
+
+    Example::
+
+        summary = oc.run("train.py", ["lr=1e-3"], plan="mb8", out="runs/first")
+        print(summary.steps, "steps, loss", summary.loss)
+        oc.run("train.py", ["lr=1e-4", "steps=6"], plan="mb8", out="runs/first", change=["lr", "steps"])
     """
     script = Path(script)
     if not script.is_file():
