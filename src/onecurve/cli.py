@@ -61,6 +61,7 @@ def _run(chosen: argparse.Namespace) -> int:
         ranks=chosen.ranks,
         out=chosen.out,
         fresh=chosen.fresh,
+        change=chosen.change or (),
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
@@ -169,6 +170,11 @@ def _add_run(verbs: Verbs) -> None:
     )
     run.add_argument(
         "--fresh", action="store_true", help="start over instead of continuing from the newest checkpoint in FOLDER"
+    )
+    run.add_argument(
+        "--change",
+        metavar="LIST",
+        help="continue although these fields of the job have changed: lr, schedule, global_batch, steps",
     )
     run.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"

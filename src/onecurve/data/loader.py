@@ -134,9 +134,9 @@ class TrainingBatches:
         self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps)
         self._micro_batches = reader.open(self._shares, workers)
 
-    def start(self, step: int, position: int) -> None:
-        """Continue with this step, whose first sample is at this position of the order."""
-        self._shares.step, self._shares.position = step, position
+    def start(self, step: int, position: int, steps: int) -> None:
+        """Continue with this step, whose first sample is at this position of the order, up to the last of `steps`."""
+        self._shares.step, self._shares.position, self._shares.steps = step, position, steps
         self._micro_batches.rewind()
 
     def __iter__(self) -> Iterator[Batch]:

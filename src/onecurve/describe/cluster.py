@@ -157,7 +157,21 @@ class HostGroup:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hardware that a job may use."""
+    """The hardware that a job may use. It is the content of a cluster.toml.
+
+    `onecurve.probe` measures one, and `onecurve.plan` also reads a shorthand such as `"2x8xH100"`.
+
+    Args:
+        groups: Groups of identical hosts, as `HostGroup`: their devices (memory in bytes, FLOPs per second), the links
+            between them (latency in seconds, bandwidth in bytes per second) and the price per hour.
+        constants: Efficiencies and overheads of the performance model, as `Constants`. Default: fitted to published
+            measurements.
+
+    Example::
+
+        cluster = oc.probe("cluster.toml")
+        print(cluster.devices, cluster.device_kind, "devices,", cluster.memory / 2**30, "GiB")
+    """
 
     file_version: ClassVar[int] = 1
 

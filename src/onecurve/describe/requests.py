@@ -17,6 +17,8 @@ class RunRequest:
     fresh: bool
     quiet: bool
     tensorboard: bool
+    change: tuple[str, ...] = ()
+    """Fields of the job that differ from those of the checkpoint that the run continues from."""
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the run was not planned by this command."""
     verbose: bool = False

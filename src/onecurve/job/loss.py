@@ -1,5 +1,17 @@
 """Loss functions that give the same result however a batch is split: they return one value per sample, or a sum with
-its count."""
+its count. Give one to `onecurve.Job(loss=…)`.
+
+Example::
+
+    oc.Job(
+        model=MyModel,
+        data=lambda: MyDataset(),
+        loss=oc.loss.cross_entropy,
+        optimizer=oc.AdamW(lr=3e-4),
+        global_batch=256,
+        epochs=3,
+    )
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +36,10 @@ def next_token(logits_BTV: Tensor, target_BT: Tensor) -> Weighted:
 
     Returns:
         The sum over all tokens that are not ignored, and their number.
+
+    Example::
+
+        oc.loss.next_token(logits_BTV=torch.randn(2, 16, 1000), target_BT=torch.randint(1000, (2, 16)))
     """
     total = F.cross_entropy(logits_BTV.flatten(0, 1), target_BT.flatten(), ignore_index=IGNORED, reduction="sum")
     return Weighted(total, (target_BT != IGNORED).sum())
@@ -38,6 +54,10 @@ def cross_entropy(logits_BC: Tensor, target_B: Tensor) -> Tensor:
 
     Returns:
         One value per sample, shape [batch].
+
+    Example::
+
+        oc.loss.cross_entropy(logits_BC=torch.randn(8, 10), target_B=torch.randint(10, (8,)))
     """
     return F.cross_entropy(logits_BC, target_B, reduction="none")
 
@@ -51,6 +71,10 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 
     Returns:
         One value per sample, shape [batch].
+
+    Example::
+
+        oc.loss.mse(output=torch.randn(8, 3), target=torch.zeros(8, 3))
     """
     if output.shape != target.shape:
         raise OnecurveError(

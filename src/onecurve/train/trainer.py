@@ -19,6 +19,7 @@ from onecurve.job.objective import objective_of
 from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
+from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
@@ -43,6 +44,11 @@ class Trainer:
         self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: StepReport | None = None
+        self._start = TrainState()
+
+    def resume(self, start: TrainState, steps: int) -> None:
+        """Continue from the state of a checkpoint; the whole training now has `steps` steps."""
+        self._start, self._steps = start, steps
 
     def step(self, step: int, rounds: Sequence[MicroBatch]) -> StepReport:
         """Run one step: forward, backward, reduction, division by the true count, clipping, optimizer update."""
@@ -61,7 +67,7 @@ class Trainer:
         report = StepReport(
             step=step,
             lr=lr,
-            samples=(step + 1) * job.global_batch,
+            samples=self._start.samples_after(step + 1, job.global_batch),
             loss_scale=self._loss_scale.value,
             nominal=nominal,
             sums=sums,

@@ -36,12 +36,29 @@ def check(
     precision: Precision = "fp64",
     quiet: bool = False,
 ) -> CheckResult | None:
-    """Compare the job of a script, split by each plan, with one device: `oc.check("train.py", ranks=2)`.
+    """Prove that the job of a script computes the same, split by each plan, as on one device. `onecurve check` does it.
 
-    Without `plans` it tries a matrix of plans for worlds of up to `ranks` (default: 4, at most the number of devices).
-    In fp64 every weight, buffer and gradient is compared after every step; in fp32 the loss curve. A plan that fails or
-    makes no progress does not end the check: the others are still compared. Under torchrun it returns None on all ranks
-    but the first.
+    A plan that fails or makes no progress does not end the check: the others are still compared.
+
+    Args:
+        script: The Python file that defines `job()`.
+        arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
+        plans: The plans to check: `onecurve.Plan`, short text forms, or paths of plan.toml files. Default: a matrix of
+            plans for worlds of up to `ranks` ranks.
+        ranks: Largest number of ranks in that matrix. Default: None, 4 or the number of accelerators.
+        steps: Number of optimizer steps to compare. Default: None, 4 in fp64 and 50 in fp32.
+        precision: `"fp64"` compares every weight, buffer and gradient after every step; `"fp32"` compares the loss
+            curve with those of perturbed runs. Default: `"fp64"`.
+        quiet: Print nothing. Default: False.
+
+    Returns:
+        A verdict per plan, and `holds`, which is True if all plans compute the same. None on all ranks of torchrun but
+        rank 0.
+
+    Example::
+
+        result = oc.check("train.py", plans=["mb4×2"], steps=2)
+        print(result.holds, [verdict.size for verdict in result.verdicts])
     """
     if not Path(script).is_file():
         raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")

@@ -28,10 +28,25 @@ def plan(
     out: str | Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Advice:
-    """Plan the job of a script for a cluster: `oc.plan("train.py", cluster="2x8xH100", precision=["bf16"])`.
+    """Find the best way to split the job of a script on a cluster, as `onecurve plan` does. Needs no accelerator.
 
-    `cluster`: `here`, a shorthand as above, or a cluster.toml that `onecurve probe` wrote. `precision`: those that the
-    plan may compute in. `price`: per device-hour (per host-hour on CPU). `out`: the plan.toml to write.
+    Args:
+        script: The Python file that defines `job()`.
+        arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
+        cluster: The machines: a `onecurve.Cluster`, a shorthand (hosts × devices × name, such as `"2x8xH100"`), or the
+            path of a cluster.toml. Default: `"here"`, this host, which is measured once.
+        precision: Precisions that a plan may compute in: `"fp32"`, `"bf16"`, `"fp16"`. Default: fp32.
+        price: Dollars per device-hour (per host-hour on CPU). Default: None, that of the cluster, if it is known.
+        out: Path of the plan.toml to write. Default: None, nothing is written.
+        say: A function that is called with short texts about what is being done. Default: they are dropped.
+
+    Returns:
+        The best plan with its step time (seconds), memory (bytes), hours and cost, and why the other plans lost.
+
+    Example::
+
+        advice = oc.plan("train.py", cluster="8xH100", precision=["bf16"])
+        print(advice.best.plan, advice.best.step, "s per step")
     """
     precisions = read_precisions(precision)
     say("reading the job")

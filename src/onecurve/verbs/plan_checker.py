@@ -49,27 +49,27 @@ class PlanChecker:
         deferred = defer_init(job.model, job.seed)
         refuse_unmatched_groups(job, deferred)
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
-        self._references = References(
+        self.references = References(
             job, data, device, world, steps, self._exact, self._has_batch_norm, folder, self._expected
         )
 
     def reference_count(self, plans: Sequence[Plan]) -> int:
         """Return the number of one-device runs that these plans are compared with."""
-        return len(self._references.variants(plans))
+        return len(self.references.variants(plans))
 
     def train_references(self, plans: Sequence[Plan]) -> None:
         """Train the one-device runs that these plans are compared with."""
-        self._references.train(plans)
+        self.references.train(plans)
 
     def reference_seconds(self, plan: Plan) -> float:
         """Return how long the training of the plan's reference took."""
-        return self._references.run(self._references.variant(plan), 0).seconds
+        return self.references.run(self.references.variant(plan), 0).seconds
 
     def limit(self, plans: Sequence[Plan]) -> float:
         """Return the largest difference that counts as equal for any of these plans, in the unit of `Verdict.size`."""
         if not self._exact:
             return MAX_CURVE_EXCESS
-        return max((max(self._references.limits(v)) for v in self._references.variants(plans)), default=LIMIT)
+        return max((max(self.references.limits(v)) for v in self.references.variants(plans)), default=LIMIT)
 
     def check(self, resolved: ResolvedPlan, progress: Progress = lambda: None) -> Verdict:
         """Train under a plan and compare. Every rank of the world must call this, and gets the same verdict."""
@@ -134,8 +134,8 @@ class PlanChecker:
             return compare(assembly, resolved.plan, progress)
 
     def _exact_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> Difference:
-        variant, part = self._references.variant(plan), assembly.part
-        folder, limits = self._references.folder(variant), self._references.limits(variant)
+        variant, part = self.references.variant(plan), assembly.part
+        folder, limits = self.references.folder(variant), self.references.limits(variant)
         lr = max(assembly.trainer.update.base_rates)
         differences = []
         for step, loss in self._losses(assembly, plan):
@@ -146,7 +146,7 @@ class PlanChecker:
         return first_or_worst(differences)
 
     def _curve_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> Difference:
-        reference, *perturbed = self._references.curves(self._references.variant(plan))
+        reference, *perturbed = self.references.curves(self.references.variant(plan))
         curve = []
         for _, loss in self._losses(assembly, plan):
             curve.append(loss)

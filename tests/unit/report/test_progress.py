@@ -25,7 +25,7 @@ def step(number: int, **changes) -> StepRecord:
 
 def shown(records, steps: int = 400, **console) -> str:
     file = io.StringIO()
-    terminal = Terminal(steps, Console(file=file, width=80, **console))
+    terminal = Terminal(steps, 8, Console(file=file, width=80, **console))
     for record in records:
         terminal.write(record)
     terminal.close()

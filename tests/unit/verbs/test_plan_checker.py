@@ -12,7 +12,8 @@ from onecurve.data.training_data import open_data
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_cpu
 from onecurve.device.world import World
-from onecurve.verbs.plan_checker import PlanChecker, Variant
+from onecurve.verbs.plan_checker import PlanChecker
+from onecurve.verbs.references import Variant
 
 
 @pytest.mark.parametrize(
@@ -34,4 +35,4 @@ def test_a_loss_per_micro_batch_is_compared_with_a_device_that_uses_the_same_mic
         steps=1,
     )
     checker = PlanChecker(job, open_data(job), local_cpu(), World(), 1, "fp64", tmp_path)
-    assert checker.variants([Plan.parse("replicate2 mb(3,1)×2 fp64")]) == [variant]
+    assert checker.references.variants([Plan.parse("replicate2 mb(3,1)×2 fp64")]) == [variant]
