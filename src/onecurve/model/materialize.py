@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from onecurve.model.fake_mode import copy_user_attributes
 from onecurve.model.recorder import InitRecorder
 
 
@@ -85,18 +86,6 @@ class Materializer:
             copy_user_attributes(tensor, parameter)
             return parameter
         return value
-
-
-_FAKE_TENSOR_ATTRIBUTES = frozenset(
-    ("fake_device", "fake_mode", "constant", "real_tensor", "nonzero_memo", "item_memo", "unique_memo")
-)
-
-
-def copy_user_attributes(source: Tensor, target: Tensor) -> None:
-    """Copy the attributes that the user set on a tensor, and not those of a FakeTensor's own."""
-    for name, value in source.__dict__.items():
-        if not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES:
-            target.__dict__[name] = value
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -127,7 +127,7 @@ def _build(
     # Everything is known to work. Only now may an earlier run's checkpoints be removed.
     resumed = _resume(checkpoints, assembly.part, fresh)
     best = BestTracker(job.evaluate) if job.evaluate is not None else None
-    warnings = [deferred.warning]
+    warnings = deferred.messages
     if resumed is not None:
         _restore(assembly, resumed, best)
         loaders.training.start(resumed.state.step, resumed.state.position)
