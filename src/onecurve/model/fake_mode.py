@@ -1,14 +1,16 @@
-"""A FakeTensorMode whose tensors work only inside it.
+"""A FakeTensorMode whose tensors cannot get into a real run.
 
 torch lets an operation outside the mode mix fake and real tensors. The result is fake, or, if the operation writes into
 a real tensor, the write is left out without a word; a copy of the memory behind a fake tensor ends the process. A fake
 tensor gets into a real run if a constructor or a trace leaves it in an object that outlives it, such as a cache of
-masks. Here every such use is an error that names the module.
+masks. Inside `refuse_fake_tensors` every such use is an error that names the module.
 """
 
 import copy
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -20,15 +22,29 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from onecurve.describe.errors import OnecurveError
 
 _DISPATCH_OF_A_TENSOR = inspect.unwrap(FakeTensor.__torch_dispatch__.__func__).__code__  # type: ignore[attr-defined]
-_DETACH = torch.ops.aten.detach.default  # allowed everywhere: state_dict() calls it, and its result is guarded too
 _FAKE_TENSOR_ATTRIBUTES = frozenset(
     ("fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor")
     + ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
 )
 
 
+_real_runs = 0
+"""Number of active `refuse_fake_tensors` contexts."""
+
+
+@contextmanager
+def refuse_fake_tensors() -> Iterator[None]:
+    """While active, an operation on a fake tensor is an error, unless its mode was entered explicitly."""
+    global _real_runs
+    _real_runs += 1
+    try:
+        yield
+    finally:
+        _real_runs -= 1
+
+
 class GuardedFakeMode(FakeTensorMode):
-    """Refuses operations on its tensors while it is not active, and every access to their memory."""
+    """Obeys `refuse_fake_tensors`, and refuses every access to the memory behind its tensors."""
 
     def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
@@ -38,7 +54,7 @@ class GuardedFakeMode(FakeTensorMode):
     def __enter__(self) -> "GuardedFakeMode":
         caller = sys._getframe(1)
         # For an operation outside the mode torch enters it by itself, and so it does for operations within operations.
-        if self._depth == 0 and caller.f_code is _DISPATCH_OF_A_TENSOR and caller.f_locals.get("func") != _DETACH:
+        if _real_runs and self._depth == 0 and caller.f_code is _DISPATCH_OF_A_TENSOR:
             raise OnecurveError(_leak_message(caller))
         super().__enter__()
         self._depth += 1

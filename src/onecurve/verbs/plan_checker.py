@@ -25,6 +25,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.model.deferred import defer_init
+from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
 from onecurve.prove.comparison import Difference, compare_step, first_or_worst, store_step
@@ -60,6 +61,7 @@ class PlanChecker:
         self._meshes: dict[Mesh, ProcessMesh] = {}
         deferred = defer_init(job.model, job.seed)
         refuse_unmatched_groups(job, deferred)
+        self._messages = deferred.messages
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
 
     def variants(self, plans: Sequence[Plan]) -> list[Variant]:
@@ -90,7 +92,7 @@ class PlanChecker:
     def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
         """Return what a reader of the verdicts should know. Every rank must call this."""
         draws = any(all_gather_text("draws" if self._draws_random_numbers else ""))
-        notes = []
+        notes = self._messages.copy()
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
         if self._dropout_modules or self._no_dropout.triggered:
@@ -141,7 +143,7 @@ class PlanChecker:
                 store_step(module, step, loss, self._reference_folder(variant))
 
         trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        with self._without_expected_differences():
+        with self._without_expected_differences(), refuse_fake_tensors():
             train_on_one_device(
                 module,
                 self._job.optimizers[""](trainable),
