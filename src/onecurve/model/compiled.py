@@ -26,7 +26,7 @@ def without_compile(model: nn.Module) -> nn.Module:
     for module in model.modules():
         module._compiled_call_impl = None
         if "forward" in module.__dict__:
-            module.forward = _original_function(module.forward)  # type: ignore[method-assign]
+            module.forward = _original_function(module.forward)
         for name, child in module._modules.items():
             if child is not None:
                 module._modules[name] = _original(child)

@@ -22,10 +22,8 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from onecurve.describe.errors import OnecurveError
 
 _DISPATCH_OF_A_TENSOR = inspect.unwrap(FakeTensor.__torch_dispatch__.__func__).__code__  # type: ignore[attr-defined]
-_FAKE_TENSOR_ATTRIBUTES = frozenset(
-    ("fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor")
-    + ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
-)
+_FAKE_TENSOR_ATTRIBUTES = {"fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"}
+_FAKE_TENSOR_ATTRIBUTES |= {"nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo"}
 
 
 _real_runs = 0
@@ -43,7 +41,7 @@ def refuse_fake_tensors() -> Iterator[None]:
         _real_runs -= 1
 
 
-class GuardedFakeMode(FakeTensorMode):
+class GuardedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Obeys `refuse_fake_tensors`, and refuses every access to the memory behind its tensors."""
 
     def __init__(self) -> None:
@@ -120,4 +118,4 @@ def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
     return copied
 
 
-FakeTensor.__deepcopy__ = _deepcopy  # type: ignore[method-assign]
+FakeTensor.__deepcopy__ = _deepcopy  # type: ignore[assignment, method-assign]

@@ -78,6 +78,8 @@ class Materializer:
 
     def _create(self, tensor: Tensor) -> Tensor:
         value = self._recorder.value(tensor) if self._recorder is not None else tensor.detach()
+        if value.is_meta:  # a plain attribute that the constructor itself left without a value
+            return value
         value = value.to(self._device, self._target_dtype(value))
         if self._format_applies(value):
             value = value.contiguous(memory_format=self._memory_format)

@@ -1,4 +1,4 @@
-"""Copies of objects that a module may change, such as a key-value cache, which share their tensors with the original."""
+"""Copies of objects that a module may change, such as a key-value cache. The copies share the tensors inside them."""
 
 import copy
 from typing import Any, TypeVar

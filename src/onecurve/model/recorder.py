@@ -28,7 +28,7 @@ from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.model.compiled import without_compile
 from onecurve.model.fake_mode import GuardedFakeMode
 from onecurve.model.recording_context import inline_threads, swappable_parameters
-from onecurve.model.weight_files import recorded_reads
+from onecurve.model.weight_files import recorded_weight_files
 
 _READS_A_VALUE = torch.ops.aten._local_scalar_dense.default
 
@@ -124,14 +124,15 @@ class InitRecorder:
         )
         self._append(operation, changed, [tensor for tensor in [*inputs, *outputs] if tensor is not None])
 
-    def read(self, read: Callable[[], Tensor]) -> Tensor:
-        """Record a function that reads a tensor from a file; return a fake tensor in its place."""
-        with _without_modes():
-            stored = read()
-            with self.mode:
-                fake = torch.empty_strided(stored.size(), stored.stride(), dtype=stored.dtype, device=stored.device)
+    def constant(self, stored: Tensor) -> Tensor:
+        """Record a real tensor, for example of a memory-mapped file; return a fake tensor in its place.
+
+        It is copied at each replay and not before, so a mapped file is read only where its tensors are needed.
+        """
+        with _without_modes(), self.mode:
+            fake = torch.empty_strided(stored.size(), stored.stride(), dtype=stored.dtype, device=stored.device)
         operation = _Operation(
-            function=read,
+            function=stored.clone,
             arguments=((), {}),
             created=(_view(fake),),
             created_outputs=(0,),
@@ -240,7 +241,14 @@ def _call(build: Callable[[], nn.Module]) -> nn.Module:
     module = build()
     if not isinstance(module, nn.Module):
         raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
-    return without_compile(module)
+    module = without_compile(module)
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta:
+            raise OnecurveError(
+                f"Job: model() left {name!r} on the meta device, so it has no value; initialize it, or build the model "
+                "without torch.device('meta'): onecurve allocates only what a rank needs anyway"
+            )
+    return module
 
 
 @contextmanager
@@ -248,7 +256,7 @@ def _recording(recorder: InitRecorder) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(inline_threads())
         stack.enter_context(swappable_parameters())
-        stack.enter_context(recorded_reads(recorder.read))
+        stack.enter_context(recorded_weight_files(recorder.constant))
         stack.enter_context(recorder.mode)
         stack.enter_context(_RecordingMode(recorder))
         yield

@@ -1,4 +1,4 @@
-"""What torch and Python do differently while a constructor is recorded, because fake tensors and dispatch modes need it."""
+"""What torch and Python do differently while a constructor runs on fake tensors."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ def inline_threads() -> Iterator[None]:
             future.set_exception(error)
         return future
 
-    ThreadPoolExecutor.submit = submit_inline  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = submit_inline  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
@@ -53,7 +53,7 @@ def swappable_parameters() -> Iterator[None]:
             return
         copy_user_attributes(first, second)  # they stay with the parameter, as they do in a real conversion
         first.__dict__, second.__dict__ = second.__dict__, first.__dict__
-        torch._C._swap_tensor_impl(first, second)  # type: ignore[attr-defined]
+        torch._C._swap_tensor_impl(first, second)
 
     torch.utils.swap_tensors = swap_tensors
     try:

@@ -1,7 +1,7 @@
-"""Tensors that a constructor reads from files, recorded as reads: each rank later reads only those that it needs.
+"""Tensors that a constructor reads from files, recorded as constants: each rank later reads only those that it needs.
 
-This covers safetensors (`safe_open`, and with it `load_file` and Hugging Face's `from_pretrained`) and `torch.load`. The
-files stay memory-mapped, so a constructor may delete them once it is done.
+This covers safetensors (`safe_open`, and with it `load_file` and Hugging Face's `from_pretrained`) and `torch.load`.
+The files stay memory-mapped, so a constructor may delete them once it is done.
 """
 
 import os
@@ -9,7 +9,6 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import safetensors
@@ -18,24 +17,25 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-RecordRead = Callable[[Callable[[], Tensor]], Tensor]
-"""Records a function that reads a tensor; returns a fake tensor that stands for the result."""
+RecordConstant = Callable[[Tensor], Tensor]
+"""Records a tensor of a memory-mapped file; returns a fake tensor in its place."""
 
 
 @contextmanager
-def recorded_reads(record_read: RecordRead) -> Iterator[None]:
-    """While active, safetensors and torch.load return fake tensors, and what they would read is recorded."""
+def recorded_weight_files(record: RecordConstant) -> Iterator[None]:
+    """While active, safetensors and torch.load return fake tensors, and the tensors in the files are recorded."""
     safe_open, load = safetensors.safe_open, torch.load
 
     def recorded_open(filename: Any, framework: str, device: Any = "cpu", **options: Any) -> Any:
         if framework not in ("pt", "torch", "pytorch"):
             return safe_open(filename, framework, device, **options)
-        return _RecordedFile(safe_open(filename, framework, "cpu", **options), device, record_read)
+        # Without the options: another backend than the default one would read the tensors at once.
+        return _RecordedFile(safe_open(filename, framework), device, record)
 
     def recorded_load(*arguments: Any, **options: Any) -> Any:
         with _disable_current_modes():
             loaded = _load_mapped(load, *arguments, **options)
-        return _map_tensors(loaded, lambda tensor: record_read(tensor.clone))
+        return _map_tensors(loaded, record)
 
     # Libraries import safe_open by name, so it is replaced wherever it was imported to.
     importers = [module for module in [*sys.modules.values()] if _global(module, "safe_open") is safe_open]
@@ -59,20 +59,22 @@ def _global(module: object, name: str) -> Any:
 class _RecordedFile:
     """An open safetensors file whose tensors are fake."""
 
-    def __init__(self, file: Any, device: Any, record_read: RecordRead) -> None:
-        self._file, self._device, self._record_read = file, device, record_read
+    def __init__(self, file: Any, device: Any, record: RecordConstant) -> None:
+        self._file, self._device, self._record = file, device, record
 
     def __enter__(self) -> "_RecordedFile":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The file stays open for the reads that were recorded."""
+        """The file stays open for the tensors that were recorded."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
     def get_tensor(self, name: str) -> Tensor:
-        return self._record_read(partial(_read, self._file, name)).to(self._device)
+        with _disable_current_modes():
+            stored = self._file.get_tensor(name)
+        return self._record(stored).to(self._device)
 
     def get_tensors(self) -> dict[str, Tensor]:
         return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
@@ -92,11 +94,6 @@ class _RecordedSlice:
 
     def __getitem__(self, index: Any) -> Tensor:
         return self._file.get_tensor(self._name)[index]
-
-
-def _read(file: Any, name: str) -> Tensor:
-    tensor: Tensor = file.get_tensor(name)
-    return tensor.clone()
 
 
 def _load_mapped(load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
