@@ -44,7 +44,7 @@ LIBRARIES = {
     "report": {"rich", "tensorboard"},
     "job": {"torch"},
     "device": {"torch", "numpy"},
-    "model": {"torch"},
+    "model": {"torch", "safetensors"},
     "data": {"torch", "numpy"},
     "train": {"torch"},
     "measure": {"torch"},

@@ -1,6 +1,5 @@
 """Records how a model calls its modules."""
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from onecurve.model.object_copy import copy_sharing_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def snapshot(values: Any) -> Any:
 
     def copied(leaf: Any) -> Any:
         try:
-            return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+            return leaf if isinstance(leaf, Tensor) else copy_sharing_tensors(leaf)
         except Exception:  # an object that does not allow a copy is passed on as it is
             _log.debug("an argument of type %s cannot be copied", type(leaf).__name__, exc_info=True)
             return leaf

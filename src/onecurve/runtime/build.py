@@ -133,7 +133,7 @@ def _build(
     # Everything is known to work. Only now may an earlier run's checkpoints be removed.
     resumed = _resume(checkpoints, assembly.part, fresh)
     best = BestTracker(job.evaluate) if job.evaluate is not None else None
-    warnings = [deferred.warning, assembly.note if isinstance(assembly, Assembly) else ""]
+    warnings = [*deferred.messages, assembly.note if isinstance(assembly, Assembly) else ""]
     steps = data.steps
     if resumed is not None:
         step, position = resumed.state.step, resumed.state.position

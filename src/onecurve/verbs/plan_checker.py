@@ -48,6 +48,7 @@ class PlanChecker:
         self._meshes: dict[Mesh, ProcessMesh] = {}
         deferred = defer_init(job.model, job.seed)
         refuse_unmatched_groups(job, deferred)
+        self._messages = deferred.messages
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
         self.references = References(
             job, data, device, world, steps, self._exact, self._has_batch_norm, folder, self._expected
@@ -94,7 +95,7 @@ class PlanChecker:
 
     def notes(self, plans: Sequence[Plan], verdicts: Sequence[Verdict]) -> list[str]:
         """Return what a reader of the verdicts should know. Every rank must call this."""
-        notes = []
+        notes = [*self._messages]
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
         if self._job.has_local_loss:

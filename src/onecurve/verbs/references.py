@@ -21,6 +21,7 @@ from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
+from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
 from onecurve.prove.comparison import compare_module, limit_of, store_step
@@ -133,7 +134,7 @@ class References:
             elif self._exact:
                 store_step(module, step, loss, folder)
 
-        with self._expected.removed():
+        with refuse_fake_tensors(), self._expected.removed():
             train_on_one_device(
                 module,
                 optimizer,
