@@ -17,14 +17,19 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
     """Return the names of the outermost modules that have siblings of the same class, in model order.
 
-    Modules without children (a Linear among Linears) or without parameters are not blocks. A block that shares a
-    parameter with the rest of the model is left out, because it cannot be wrapped on its own. If `called` (the names of
-    the modules that a forward calls) is given, a block that the model uses without calling it is left out too.
+    Modules without children (a Linear among Linears) or without parameters are not blocks. A module that shares a
+    parameter with the rest of the model cannot be wrapped on its own, so the blocks inside it are taken instead: an
+    encoder and a decoder that share their embedding. If `called` (the names of the modules that a forward calls) is
+    given, a module that the model uses without calling it is no block either.
     """
-    blocks: list[str] = []
-    _collect_blocks(module, "", blocks, called)
-    shared = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners}
-    return [name for name in blocks if name not in shared]
+    sharing: set[str] = set()
+    while True:
+        blocks: list[str] = []
+        _collect_blocks(module, "", blocks, called, sharing)
+        found = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners} - {""}
+        if not found:
+            return blocks
+        sharing |= found
 
 
 def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) -> set[str] | None:
@@ -92,7 +97,10 @@ class _Reshape(torch.autograd.Function):
         return torch.empty_like(ctx.input), None
 
 
-def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:
+def _collect_blocks(
+    module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None, sharing: Set[str]
+) -> None:
+    """Add the blocks inside a module; names in `sharing` are no blocks themselves."""
     children = dict(module.named_children())
     candidates = {
         name: child
@@ -101,10 +109,10 @@ def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: S
     }
     classes = Counter(type(child) for child in candidates.values())
     for name, child in children.items():
-        if name in candidates and classes[type(child)] > 1:
+        if name in candidates and classes[type(child)] > 1 and prefix + name not in sharing:
             blocks.append(prefix + name)
         else:
-            _collect_blocks(child, f"{prefix}{name}.", blocks, called)
+            _collect_blocks(child, f"{prefix}{name}.", blocks, called, sharing)
 
 
 def _can_be_block(module: nn.Module) -> bool:

@@ -4,6 +4,6 @@ This package knows torch modules, fake tensors and seeds. It must not know about
 initial weights depend only on the seed and on the model.
 
 Start with deferred.py, which runs the user's constructor. recorder.py records and replays its operations,
-materialize.py makes the recorded tensors of a module real, and data_dependent.py lets forward passes on fake tensors
-continue where they read values.
+materialize.py makes the recorded tensors of a module real. data_dependent.py lets forward passes on fake tensors
+continue where they read values, and fake_operations.py adds operations that fake tensors lack.
 """

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
 from onecurve.model.data_dependent import DataDependentFallback
+from onecurve.model.fake_operations import register_fake_operations
 from onecurve.model.materialize import copy_user_attributes
 from onecurve.model.recorder import InitRecorder, build_real, record
 
@@ -99,6 +100,7 @@ class TraceableModule:
 
 def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
     """Run the user's constructor on fake tensors; run it for real if fake tensors cannot follow it."""
+    register_fake_operations()
     try:
         return DeferredModel(*record(build, seed), record_again=lambda: record(build, seed))
     except OnecurveError:

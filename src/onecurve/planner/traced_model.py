@@ -19,6 +19,7 @@ from onecurve.job.objective import objective_of
 from onecurve.measure.blocks import called_modules, find_blocks
 from onecurve.measure.dataflow import trace_dataflow
 from onecurve.measure.module_calls import ModuleKind, run_one_of_each_kind
+from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.deferred import DeferredModel, TraceableModule, defer_init
 
 TRACE_SAMPLES = 2
@@ -95,6 +96,7 @@ class TracedModel:
                 autocast(precision, local_cpu()),
                 run_one_of_each_kind(self.block_modules) as kinds,
                 self.mode,
+                DataDependentFallback(),
             ):
                 micro.forward(self.model)
             self._kinds[key] = [*kinds.values()]

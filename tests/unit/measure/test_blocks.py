@@ -74,3 +74,11 @@ def test_called_modules_is_none_if_the_forward_fails() -> None:
 def test_a_shared_module_is_found_once() -> None:
     shared = layer()
     assert find_blocks(Model(layers=nn.ModuleList([shared, shared, layer()]))) == ["layers.0", "layers.2"]
+
+
+def test_blocks_inside_modules_that_share_a_parameter() -> None:
+    """An encoder and a decoder of one class that share their embedding, as in T5."""
+    shared = nn.Embedding(4, 2)
+    stacks = [Model(embedding=shared, layers=nn.ModuleList([layer(), layer()])) for _ in range(2)]
+    names = [f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in range(2)]
+    assert find_blocks(Model(embedding=shared, encoder=stacks[0], decoder=stacks[1])) == names
