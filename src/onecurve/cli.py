@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -106,7 +107,7 @@ def _probe(chosen: argparse.Namespace) -> int:
 
 
 def _plan(chosen: argparse.Namespace) -> int:
-    from onecurve.report.advice import advice_lines, advice_plain
+    from onecurve.report.advice import advice_lines, advice_plain, start_lines
     from onecurve.verbs.plan import plan
 
     with _progress(chosen.json) as say:
@@ -124,7 +125,8 @@ def _plan(chosen: argparse.Namespace) -> int:
     else:
         _print(advice_lines(advice))
         if advice.best is not None:
-            _print(["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"])
+            command = shlex.join(["run", chosen.script, *chosen.arguments, "--plan", chosen.out])
+            _print(["", f"written: {chosen.out}", *start_lines(advice, command)])
     return 0 if advice.best is not None else 1
 
 

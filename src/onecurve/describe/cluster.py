@@ -220,6 +220,15 @@ class Cluster:
         hosts = sum(group.count for group in self.groups)
         return tuple(group.as_ranks(max(1, -(-ranks // hosts))) for group in self.groups)
 
+    def placement(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        """Return where `ranks` ranks run, as pairs of a number of hosts and the ranks on each of them."""
+        placed = []
+        for group in self.as_ranks(ranks):
+            full_hosts, rest = divmod(min(ranks, group.total), group.devices_per_host)
+            placed += [(full_hosts, group.devices_per_host), (1 if rest else 0, rest)]
+            ranks -= min(ranks, group.total)
+        return tuple((hosts, ranks_per_host) for hosts, ranks_per_host in placed if hosts)
+
     def memory_per_rank(self, ranks: int) -> int:
         """Return the bytes available to each of `ranks` ranks; on CPU they share the memory of one host."""
         return self.memory // ranks if self.device_kind == "cpu" else self.memory

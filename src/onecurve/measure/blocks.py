@@ -18,23 +18,19 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
     """Return the names of the outermost modules that have siblings of the same class, in model order.
 
-    Modules without children (a Linear among Linears) or without parameters are not blocks. A block that shares a
-    parameter with the rest of the model cannot be wrapped on its own: the blocks within it are taken instead (an
-    encoder and a decoder that share an embedding). If `called` (the names of the modules that a forward calls) is
-    given, a block that the model uses without calling it is left out too.
+    Modules without children (a Linear among Linears) or without parameters are not blocks. A module that shares a
+    parameter with the rest of the model cannot be wrapped on its own, so the blocks inside it are taken instead: an
+    encoder and a decoder that share their embedding. If `called` (the names of the modules that a forward calls) is
+    given, a module that the model uses without calling it is no block either.
     """
-    blocks: list[str] = []
-    _collect_blocks(module, "", blocks, called)
-    while shared := {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners} - {
-        ""
-    }:
-        outer, blocks = blocks, []
-        for name in outer:
-            if name in shared:
-                _collect_blocks(module.get_submodule(name), f"{name}.", blocks, called)
-            else:
-                blocks.append(name)
-    return blocks
+    sharing: set[str] = set()
+    while True:
+        blocks: list[str] = []
+        _collect_blocks(module, "", blocks, called, sharing)
+        found = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners} - {""}
+        if not found:
+            return blocks
+        sharing |= found
 
 
 def find_called_once(module: nn.Module, calls: Mapping[str, int]) -> list[str]:
@@ -108,7 +104,10 @@ def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
                 block.forward = original
 
 
-def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:
+def _collect_blocks(
+    module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None, sharing: Set[str]
+) -> None:
+    """Add the blocks inside a module; names in `sharing` are no blocks themselves."""
     children = dict(module.named_children())
     candidates = {
         name: child
@@ -117,10 +116,10 @@ def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: S
     }
     classes = Counter(type(child) for child in candidates.values())
     for name, child in children.items():
-        if name in candidates and classes[type(child)] > 1:
+        if name in candidates and classes[type(child)] > 1 and prefix + name not in sharing:
             blocks.append(prefix + name)
         else:
-            _collect_blocks(child, f"{prefix}{name}.", blocks, called)
+            _collect_blocks(child, f"{prefix}{name}.", blocks, called, sharing)
 
 
 def _can_be_block(module: nn.Module) -> bool:

@@ -88,7 +88,7 @@ class LayoutSearch:
     def block_layouts(self, block: ModuleCall, inside: Sequence[ModuleCall]) -> Layouts:
         """Layouts of a block's parameters. `inside`: the calls within the block, with names relative to it."""
         self.refusal = ""
-        groups = [[self._owner(call) for call in group] for group in _groups(inside)]
+        groups = [[self._owner(call) for call in group] for group in matrix_groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
         unsharded = self._try(block, {})
         if unsharded is None:  # the block does not run on DTensors at all
@@ -290,7 +290,7 @@ def _texts(layouts: Layouts) -> dict[str, str]:
     return {name: str(layout) for name, layout in layouts.items()}
 
 
-def _groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
+def matrix_groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
     """Calls of modules that have a matrix of their own, in model order, grouped by the activation they take."""
     groups: dict[int, list[ModuleCall]] = {}
     for call in calls:

@@ -20,6 +20,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.model.compiled import COMPILE_REMOVED, is_compiled
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.fake_mode import copy_user_attributes
+from onecurve.model.fake_operations import register_fake_operations
 from onecurve.model.recorder import InitRecorder, build_real, record
 
 _log = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class TraceableModule:
 
 def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
     """Run the user's constructor on fake tensors; run it for real if fake tensors cannot follow it."""
+    register_fake_operations()
     compile_removed = False
 
     def build_and_look() -> nn.Module:

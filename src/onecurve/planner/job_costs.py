@@ -19,6 +19,7 @@ from onecurve.measure.refusal import explain_trace_failure
 from onecurve.planner.job_profile import needs_full_parameters, profile_of
 from onecurve.planner.pipeline_stages import block_chain_of
 from onecurve.planner.tensor_layouts import derive_layouts, split_block_runs, split_run_outside_blocks
+from onecurve.planner.tokens import tokens_of
 from onecurve.planner.traced_model import TracedModel
 
 _LARGE_MICRO_BATCH = 8
@@ -58,6 +59,7 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         read_seconds_per_sample=_read_seconds(traced, samples),
         single_round=any(isinstance(module, _BatchNorm) for module in traced.model.modules()),
         needs_full_parameters=needs_full_parameters(job),
+        tokens=tokens_of(traced.micro(samples)),
         refused_axes=refused,
     )
 

@@ -17,7 +17,7 @@ from onecurve.device.device import local_device
 from onecurve.job.job import Job
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import defer_init
-from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, hint_at_faster_precision
+from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, faster_in_bf16
 from onecurve.planner.clusters import Say
 from onecurve.planner.job_costs import costs_of
 from onecurve.planner.loss_test import refuse_unsplittable_loss
@@ -73,10 +73,10 @@ class Planner:
         self._costs = replace(self._costs, read_seconds_per_sample=0.0)
 
     def best(self) -> Estimate | None:
-        """Return the fastest plan that fits, with its layouts and stages; None if none fits."""
+        """Return the simplest of the fastest plans that fit, with its layouts and stages; None if none fits."""
         estimator = self._estimator(self._precisions)
-        best = _search(estimator).best
-        return None if best is None else estimate_with_layouts(estimator, best.plan)
+        chosen = _search(estimator).chosen
+        return None if chosen is None else estimate_with_layouts(estimator, chosen.plan)
 
     def advice(self, script: str) -> Advice:
         """Return the best plan, why the others lost, and hints."""
@@ -84,9 +84,9 @@ class Planner:
         estimator = self._estimator(self._precisions)
         advice = advise(script, estimator, _search(estimator), _search)
         if self._compared:
-            faster = _search(self._estimator(self._compared)).best
-            hints = hint_at_faster_precision(faster, advice.best, _WORTH_MENTIONING)
-            advice = replace(advice, hints=(*advice.hints, *hints))
+            in_bf16 = self._estimator(self._compared)
+            hint = faster_in_bf16(in_bf16, advice.best, _WORTH_MENTIONING, _search)
+            advice = replace(advice, faster_precision=hint)
         return replace(advice, hints=(*advice.hints, *self._notes))
 
     def _trace(self) -> JobCosts:

@@ -25,13 +25,16 @@ from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
 from onecurve.measure.blocks import find_blocks, identity_blocks
 from onecurve.measure.fake_process_group import fake_process_group
-from onecurve.measure.layout_search import LayoutSearch, SplitContext, pattern
+from onecurve.measure.layout_search import LayoutSearch, SplitContext, matrix_groups, pattern
 from onecurve.measure.module_calls import ModuleCall, record_calls, run_one_of_each_kind
 from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
 from onecurve.predict.collective import single_host_placement
+
+_MAX_MATRIX_GROUPS = 24
+"""Most groups of matrix products whose pairs are all tried; a transformer layer with cross-attention has 7."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,10 +129,20 @@ def derive_layouts(
 
 
 def _layouts_of_block(search: LayoutSearch, name: str, calls: Sequence[ModuleCall]) -> Mapping[str, Layout]:
-    """Search the layouts of one block; names are relative to the block."""
+    """Search the layouts of one block; names are relative to the block.
+
+    Every pair of matrix products is tried, so a block with many of them (a stage of a UNet, which has transformer
+    layers of its own) is searched block by block instead.
+    """
     block = next(call for call in calls if call.name == name)
     inside = [replace(call, name=_relative(name, call.name)) for call in calls if _is_inside(name, call.name)]
-    return search.block_layouts(replace(block, name=""), inside)
+    if len(matrix_groups(inside)) <= _MAX_MATRIX_GROUPS:
+        return search.block_layouts(replace(block, name=""), inside)
+    layouts: dict[str, Layout] = {}
+    for names in _identical(block.module, find_blocks(block.module, {call.name for call in inside})):
+        found = _layouts_of_block(search, names[0], inside)
+        layouts |= {_join(inner, parameter): layout for inner in names for parameter, layout in found.items()}
+    return layouts
 
 
 def _layouts_outside_blocks(

@@ -10,7 +10,7 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.job.script import load_job
-from onecurve.planner.clusters import HERE, find_cluster
+from onecurve.planner.clusters import HERE, find_cluster, source_of
 from onecurve.planner.plan_choice import read_precisions
 from onecurve.planner.planner import Planner
 from onecurve.report.advice import plan_file
@@ -60,7 +60,7 @@ def plan(
         planner.time_model()
     else:
         planner.ignore_read_time()
-    advice = planner.advice(str(script))
+    advice = replace(planner.advice(str(script)), machines_source=source_of(cluster))
     if out is not None and advice.best is not None:
         Path(out).write_text(plan_file(advice), encoding="utf-8")
     return advice

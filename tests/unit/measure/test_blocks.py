@@ -76,21 +76,6 @@ def test_a_shared_module_is_found_once() -> None:
     assert find_blocks(Model(layers=nn.ModuleList([shared, shared, layer()]))) == ["layers.0", "layers.2"]
 
 
-class SharedTowers(nn.Module):
-    """Two towers of the same class that share an embedding, as in T5."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        words = nn.Embedding(3, 2)
-        self.towers = nn.ModuleList(
-            Model(words=words, layers=nn.ModuleList([layer(), layer()]), last=nn.Linear(2, 2)) for _ in range(2)
-        )
-
-
-def test_towers_that_share_a_parameter_are_not_blocks_but_their_layers_are() -> None:
-    assert find_blocks(SharedTowers()) == [f"towers.{tower}.layers.{n}" for tower in range(2) for n in range(2)]
-
-
 def test_the_smallest_modules_that_are_called_once() -> None:
     model = Model(
         stem=nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3)),
@@ -100,3 +85,11 @@ def test_the_smallest_modules_that_are_called_once() -> None:
     )
     calls = dict.fromkeys([name for name, _ in model.named_modules()], 1) | {"twice.0": 2, "twice": 2, "never": 0}
     assert find_called_once(model, calls) == ["stem.0", "stem.2", "single", "twice.1"]
+
+
+def test_blocks_inside_modules_that_share_a_parameter() -> None:
+    """An encoder and a decoder of one class that share their embedding, as in T5."""
+    shared = nn.Embedding(4, 2)
+    stacks = [Model(embedding=shared, layers=nn.ModuleList([layer(), layer()])) for _ in range(2)]
+    names = [f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in range(2)]
+    assert find_blocks(Model(embedding=shared, encoder=stacks[0], decoder=stacks[1])) == names

@@ -128,4 +128,22 @@ def test_a_constructor_that_cannot_be_recorded_is_refused_with_the_reason() -> N
 def test_an_auxiliary_loss_of_all_layers_cannot_be_split_into_pipeline_stages() -> None:
     job = replace(make_job(), loss=oc.loss.hugging_face_local_auxiliary)
     with pytest.raises(OnecurveError, match="needs the router logits of all layers"):
-        _ = trace(job).dataflow
+        trace(job).dataflow_for(2)
+
+
+class DropsLayers(Model):
+    """Reads a random value in forward, as models with layer drop do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.encoder:
+            if torch.rand([]) < 0.1:
+                continue
+            x = layer(x)
+        return x.sum(1)
+
+
+@pytest.mark.parametrize("samples", [1, 8])
+def test_kinds_of_a_model_that_reads_random_values(samples: int) -> None:
+    job = make_job(DropsLayers)
+    (kind,) = TracedModel(job, open_data(job)).kinds(samples)
+    assert kind.names == ["encoder.0", "encoder.1", "encoder.2"]
