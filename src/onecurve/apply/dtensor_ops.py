@@ -8,6 +8,7 @@
 - Mean of negative log-likelihoods over sharded samples or positions: torch averages the means of the ranks, which is
   wrong if their numbers of counted targets differ (a shifted label at the end of each sequence is ignored).
 - In-place changes of a view: if the view needed a redistribution, it is a copy, and the change would be lost silently.
+- Indexed writes (index_add, index_put, scatter_add), which run on full tensors.
 - Reading a value (Tensor.item), which must be that of the full tensor.
 - Views of a tensor that a redistribution left with other strides than DTensor remembers.
 - Convolution: torch's handler shards images along their width; here convolutions run on replicated tensors.
@@ -70,21 +71,32 @@ def _mask(mask: Any, placement: Placement) -> list[Placement]:
 
 
 def _attention_with_mask(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Shard the mask as the query is sharded: DTensor redistributes positional arguments only."""
-    mask, placement = kwargs.get("attn_mask"), _only_placement(arguments[_QUERY[operation]])
-    if isinstance(mask, Tensor) and placement is not None:
-        if not isinstance(mask, DTensor):
-            mesh = arguments[_QUERY[operation]].device_mesh
-            mask = DTensor.from_local(mask, mesh, [Replicate()], run_check=False)
-        kwargs = kwargs | {"attn_mask": mask.redistribute(placements=_mask(mask, placement))}
+    """Shard all tensors alike, the mask too: DTensor redistributes positional arguments only."""
+    mask = kwargs.get("attn_mask")
+    if not isinstance(mask, Tensor):
+        return _default(operation, arguments, kwargs)
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+    template = next(tensor for tensor in [*tensors, mask] if isinstance(tensor, DTensor))
+    sharded = (placement for placement in map(_only_placement, tensors) if placement in (Shard(0), Shard(1)))
+    placement = next(sharded, Replicate())
+    arguments = tuple(_placed(argument, placement, template) for argument in arguments)
+    kwargs = kwargs | {"attn_mask": _placed(mask, _mask(mask, placement)[0], template)}
     return _default(operation, arguments, kwargs)
 
 
-_QUERY = {
-    _aten._scaled_dot_product_flash_attention_for_cpu.default: 0,
-    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 1,
-}
-"""Attention on CPU → the position of the query among its arguments."""
+def _placed(value: Any, placement: Placement, template: DTensor) -> Any:
+    """A tensor with this placement on the mesh of `template`; other values unchanged."""
+    if not isinstance(value, Tensor):
+        return value
+    if not isinstance(value, DTensor):
+        value = DTensor.from_local(value, template.device_mesh, [Replicate()], run_check=False)
+    return value.redistribute(placements=[placement])
+
+
+_ATTENTION = (
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+)
 
 
 def _split(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -219,12 +231,33 @@ def _view(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -
     try:
         return _default(operation, arguments, kwargs)
     except (RuntimeError, ValueError):
-        tensor = arguments[0]
-        placement = _only_placement(tensor)
-        if placement is None or _local(tensor).is_contiguous():
+        contiguous = _with_contiguous_local(arguments[0])
+        if contiguous is arguments[0]:
             raise
-        contiguous = _like(tensor, _local(tensor).contiguous(), placement, tensor.shape)
         return _default(operation, (contiguous, *arguments[1:]), kwargs)
+
+
+def _contiguous(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Kernels that need contiguous tensors: DTensor may remember that a tensor is, although its local part is not."""
+    return _default(operation, tuple(map(_with_contiguous_local, arguments)), kwargs)
+
+
+def _with_contiguous_local(value: Any) -> Any:
+    placement = _only_placement(value)
+    if placement is None or _local(value).is_contiguous():
+        return value
+    return _like(value, _local(value).contiguous(), placement, value.shape)
+
+
+def _indexed(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Indexed writes on full tensors: torch shards their arguments along dimensions that do not fit together."""
+    if all(_is_full(value) for value in pytree.tree_leaves((arguments, kwargs))):
+        return _default(operation, arguments, kwargs)
+    return run_replicated(operation, arguments, kwargs)
+
+
+def _is_full(value: Any) -> bool:
+    return not isinstance(value, DTensor) or all(placement.is_replicate() for placement in value.placements)
 
 
 def _in_place(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -256,11 +289,22 @@ _IN_PLACE: tuple[OpOverload, ...] = (
     _aten.fill_.Tensor,
     _aten.masked_fill_.Scalar,
     _aten.masked_fill_.Tensor,
+)
+_INDEXED: tuple[OpOverload, ...] = (
+    _aten.index_add.default,
+    _aten.index_add_.default,
+    _aten.index_copy.default,
+    _aten.index_copy_.default,
+    _aten.index_put.default,
     _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+    _aten.scatter_add.default,
+    _aten.scatter_add_.default,
 )
 
 _HANDLERS: dict[OpOverload, Handler] = {
-    **dict.fromkeys(_QUERY, _attention_with_mask),
+    **dict.fromkeys(_ATTENTION, _attention_with_mask),
+    **dict.fromkeys(_INDEXED, _indexed),
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split,
     _aten.cat.default: _cat,
@@ -268,6 +312,8 @@ _HANDLERS: dict[OpOverload, Handler] = {
     _aten.convolution_backward.default: _convolution,
     **dict.fromkeys(_IN_PLACE, _in_place),
     _aten.view.default: _view,
+    _aten.native_group_norm.default: _contiguous,
+    _aten.native_group_norm_backward.default: _contiguous,
     _aten._local_scalar_dense.default: _read_value,
     _aten._log_softmax.default: _log_softmax,
     _aten._log_softmax_backward_data.default: _log_softmax_backward,

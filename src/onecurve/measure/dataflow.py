@@ -115,6 +115,8 @@ class _LabelTracer(TorchDispatchMode):
                 self.called.append(name)
                 self.consumed.append(self.labels(inputs))
                 self._input_versions = {self._key(tensor): tensor._version for tensor in _tensors(inputs)}
+            for tensor in _tensors(inputs):  # a parameter of another unit that is passed on counts as used
+                self._set_labels(tensor, self._tensor_labels(tensor))
             self._depth += 1
 
         return hook

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.dataflow import Dataflow
@@ -102,7 +103,9 @@ class TracedModel:
         """Return the first samples of the data as a fake micro-batch."""
         samples = min(samples, self.job.global_batch)
         if samples not in self._micro_batches:
-            self._micro_batches[samples] = self._traceable.fake_batch(self.data.micro(0, samples))
+            with _disable_current_modes():  # the user's dataset may read values
+                real = self.data.micro(0, samples)
+            self._micro_batches[samples] = self._traceable.fake_batch(real)
         return self._micro_batches[samples]
 
     def forward(self) -> object:
