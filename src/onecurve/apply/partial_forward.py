@@ -142,6 +142,7 @@ class PartialForward:
         if not last:
             next_block = self._dataflow.blocks[span.end]
             raise OnecurveError(f"model: forward returned without calling block {next_block!r}")
+        self._refuse_incomplete(output)
         return output
 
     def _refuse_in_place_changes(self, span: StageSpan) -> None:
@@ -153,6 +154,16 @@ class PartialForward:
                     f"model: forward changes the output of block {name!r} in place, which a pipeline does not support; "
                     "make a new tensor instead (x = x + y instead of x += y)"
                 )
+
+    def _refuse_incomplete(self, output: Any) -> None:
+        """Raise if the last stage returns another structure than the full model."""
+        returned, expected = pytree.tree_flatten(output), pytree.tree_flatten(self._outputs.output)
+        if returned[1] != expected[1]:
+            raise OnecurveError(
+                f"model: its output has {len(expected[0])} values, but {len(returned[0])} on the last pipeline stage, "
+                "because it collects outputs of modules that other stages hold (hidden states, router logits); do not "
+                "return them, or use another axis"
+            )
 
     def boundary_shapes(self, end: int, micro: MicroBatch) -> list[Tensor]:
         """Fake tensors with the shapes and dtypes of the tensors that cross the boundary before block `end`."""
