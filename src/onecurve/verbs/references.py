@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,12 @@ from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
+from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
+from onecurve.model.unchanged import unchanged
 from onecurve.prove.comparison import compare_module, limit_of, store_step
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
@@ -119,6 +121,8 @@ class References:
         module = self._build()
         if run:
             perturb(module, run, _EXACT_PERTURBATION if self._exact else PERTURBATION)
+        else:
+            self._refuse_unsplittable_loss(module)
         trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         optimizer = self._job.optimizers[""](trainable)
         lr = max(group["lr"] for group in optimizer.param_groups)
@@ -154,6 +158,20 @@ class References:
             self._job.loss.to(self._device.torch_device, self._dtype)
         self._expected.disable_dropout(module)
         return module
+
+    def _refuse_unsplittable_loss(self, module: nn.Module) -> None:
+        """Refuse, once for all plans, a loss that every plan would refuse."""
+
+        def infer(micro: MicroBatch) -> Any:
+            with torch.no_grad():
+                return micro.forward(module)
+
+        def read(begin: int, end: int, copies: int) -> MicroBatch:
+            return self._data.micro(begin, end, copies).to(self._device.torch_device, self._dtype)
+
+        with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
+            first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
+            LossTrial(infer=infer, read=read).refuse_unsplittable(self._job.loss, first, infer(first))
 
     def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
         size = self._job.global_batch

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import onecurve as oc
-from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Loss
 from onecurve.job.loss_trial import LossTrial
