@@ -52,7 +52,14 @@ class ResumeMatrix:
         self.world.join(self.device)
         self.folder = Path(all_gather_text(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
         self.checker = PlanChecker(
-            self.job, self.data, self.device, self.world, STEPS, "fp64", self.folder / "reference"
+            self.job,
+            self.data,
+            self.device,
+            self.world,
+            STEPS,
+            "fp64",
+            self.folder / "reference",
+            completer.changed_buffers,
         )
         self.checker._folder.mkdir(exist_ok=True)
         self.checker.train_references(self.plans)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from onecurve.data.order import round_bounds
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import barrier
@@ -36,8 +37,8 @@ _EXACT_PERTURBATION = 1e-15
 
 
 class Variant(NamedTuple):
-    """What a reference depends on: with batch norm on the rounds, and on the shares if its statistics, or an auxiliary
-    loss, are those of one micro-batch."""
+    """What a reference depends on: the rounds, with batch norm and other buffers that forward changes; and the shares,
+    if these buffers, or an auxiliary loss, depend on the samples of one micro-batch."""
 
     rounds: int
     shares: tuple[tuple[int, int], ...] | None
@@ -65,6 +66,7 @@ class References:
         steps: int,
         exact: bool,
         has_batch_norm: bool,
+        changed_buffers: ChangedBuffers,
         folder: Path,
         expected: ExpectedDifferences,
     ) -> None:
@@ -72,7 +74,7 @@ class References:
         self._job, self._data, self._device, self._world = job, data, device, world
         self._steps, self._exact, self._folder, self._expected = steps, exact, folder, expected
         self._dtype = torch.float64 if exact else torch.float32
-        self._has_batch_norm = has_batch_norm
+        self._has_batch_norm, self._changed_buffers = has_batch_norm, changed_buffers
 
     def variants(self, plans: Sequence[Plan]) -> list[Variant]:
         """Return the references that these plans are compared with."""
@@ -80,11 +82,11 @@ class References:
 
     def variant(self, plan: Plan) -> Variant:
         """Return the reference that a plan is compared with."""
-        if not self._has_batch_norm and not self._job.has_local_loss:
-            return Variant(1, None)
-        shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
-        is_local = self._job.has_local_loss or self._job.batch_norm == "local"
-        return Variant(plan.rounds, shares if is_local else None)
+        has_local_norm = self._has_batch_norm and self._job.batch_norm == "local"
+        if self._job.has_local_loss or has_local_norm or self._changed_buffers.data_dependent:
+            return Variant(plan.rounds, tuple(plan.share(rank) for rank in range(plan.mesh.data)))
+        depends_on_rounds = self._has_batch_norm or self._changed_buffers.data_independent
+        return Variant(plan.rounds if depends_on_rounds else 1, None)
 
     def train(self, plans: Sequence[Plan]) -> None:
         """Train what is not in the folder yet: references, then perturbed runs. The ranks share the work."""

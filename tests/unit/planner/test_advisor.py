@@ -87,7 +87,7 @@ def test_a_plan_with_a_tensor_axis_gets_its_layouts(costs: JobCosts) -> None:
 
 def test_excluded_plans_are_explained(costs: JobCosts) -> None:
     limited = replace(
-        costs, refused_axes={"tensor": "operation aten.foo"}, single_round=True, needs_full_parameters=True
+        costs, refused_axes={"tensor": "operation aten.foo"}, has_batch_norm=True, needs_full_parameters=True
     )
     estimator = Estimator(hosts(2), limited)
     hints = advise("train.py", estimator, search(estimator), search).hints
