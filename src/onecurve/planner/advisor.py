@@ -13,7 +13,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.predict.estimator import Estimator
 from onecurve.search.branch_and_bound import Candidate, SearchResult, family
-from onecurve.search.reason import reason
+from onecurve.search.reason import AS_FAST, reason
 from onecurve.search.simplicity import INDISTINGUISHABLE, why_less_simple
 
 Search = Callable[[Estimator], SearchResult]
@@ -72,9 +72,9 @@ def _slower(result: SearchResult) -> list[Candidate]:
 
 
 def _choice(result: SearchResult) -> str:
-    """Say why a plan was chosen that is not the fastest."""
+    """Say why a plan was chosen that is noticeably slower than the fastest."""
     best, chosen = result.best, result.chosen
-    if best is None or chosen is None or best == chosen:
+    if best is None or chosen is None or best.step > chosen.step * (1 - AS_FAST):
         return ""
     return (
         f"{best.plan} is predicted {1 - best.step / chosen.step:.1%} faster, but has "
