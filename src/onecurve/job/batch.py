@@ -1,5 +1,6 @@
 """One collated micro-batch: the model's inputs, the loss's target and the number of samples."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,20 +33,19 @@ class MicroBatch:
         `dtype` applies to floating-point tensors only; `torch.channels_last` applies to 4-dimensional tensors only.
         """
 
-        def move(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
+        def move(leaf: Tensor) -> Tensor:
             leaf = leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
             if memory_format is torch.channels_last and leaf.dim() == 4:
                 return leaf.contiguous(memory_format=memory_format)
             return leaf
 
-        return MicroBatch(pytree.tree_map(move, self.inputs), pytree.tree_map(move, self.target), self.samples)
+        return MicroBatch(map_tensors(move, self.inputs), map_tensors(move, self.target), self.samples)
 
     def pin_memory(self) -> "MicroBatch":
         """Return a copy in pinned (page-locked) memory; torch's DataLoader calls this method."""
-        pin = lambda leaf: leaf.pin_memory() if isinstance(leaf, Tensor) else leaf  # noqa: E731
-        return MicroBatch(pytree.tree_map(pin, self.inputs), pytree.tree_map(pin, self.target), self.samples)
+        return MicroBatch(
+            map_tensors(Tensor.pin_memory, self.inputs), map_tensors(Tensor.pin_memory, self.target), self.samples
+        )
 
     def forward(self, model: nn.Module) -> Any:
         """Call the model. A tuple or list becomes positional arguments, a dict becomes keyword arguments."""
@@ -62,6 +62,23 @@ class MicroBatch:
             raise UserCodeError(
                 f"model: forward raised {type(error).__name__}: {error} (its input: {shapes})"
             ) from error
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], values: Any) -> Any:
+    """Return a copy of nested tuples, lists and dicts with every tensor changed.
+
+    Objects with a method `apply` that takes a function of a tensor (graphs of torch_geometric) are copied and changed
+    too; other objects are passed on as they are.
+    """
+
+    def map_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return change(leaf)
+        if not isinstance(leaf, type) and callable(getattr(leaf, "apply", None)):
+            return copy.copy(leaf).apply(change)
+        return leaf
+
+    return pytree.tree_map(map_leaf, values)
 
 
 def _description(leaf: Any) -> str:

@@ -1,7 +1,7 @@
 """Finds a model's blocks: the repeated children that are wrapped, recomputed or assigned to a stage as one unit."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +71,30 @@ def count_calls(module: nn.Module, forward: Callable[[nn.Module], object]) -> Co
         for hook in hooks:
             hook.remove()
     return called
+
+
+def entered_from_outside(module: nn.Module, blocks: Sequence[str], forward: Callable[[], object]) -> set[str]:
+    """Return the blocks of which a forward calls an inner module without calling the block.
+
+    Such a block cannot be wrapped: its parameters are used while it does not run.
+    """
+    running: set[str] = set()
+    entered: set[str] = set()
+    hooks = []
+    for block in blocks:
+        for name, submodule in module.get_submodule(block).named_modules():
+            if name:
+                check = lambda *_, block=block: None if block in running else entered.add(block)  # noqa: E731
+                hooks.append(submodule.register_forward_pre_hook(check))
+            else:
+                hooks.append(submodule.register_forward_pre_hook(lambda *_, block=block: running.add(block)))
+                hooks.append(submodule.register_forward_hook(lambda *_, block=block: running.discard(block)))
+    try:
+        forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return entered
 
 
 @contextmanager

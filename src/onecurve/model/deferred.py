@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
-from onecurve.job.batch import MicroBatch
+from onecurve.job.batch import MicroBatch, map_tensors
 from onecurve.model.compiled import COMPILE_REMOVED, is_compiled
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.fake_mode import copy_user_attributes
@@ -97,13 +97,11 @@ class TraceableModule:
 
     def fake_batch(self, micro: MicroBatch) -> MicroBatch:
         """Return the micro-batch with every tensor replaced by a fake one."""
-        inputs, target = pytree.tree_map(self._fake, (micro.inputs, micro.target))
+        inputs, target = map_tensors(self._fake, (micro.inputs, micro.target))
         return MicroBatch(inputs, target, micro.samples)
 
-    def _fake(self, leaf: object) -> object:
-        if not isinstance(leaf, Tensor) or isinstance(leaf, FakeTensor):
-            return leaf
-        return self.mode.from_tensor(leaf)
+    def _fake(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.mode.from_tensor(tensor)
 
 
 def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:

@@ -36,16 +36,20 @@ class Materializer:
 
     def materialize(self, module: nn.Module) -> None:
         """Make all tensors of the module and of its submodules real, in place."""
-        for submodule in module.modules():
-            for name, parameter in submodule._parameters.items():
-                if parameter is not None:
-                    submodule._parameters[name] = self._real_tensor(parameter)  # type: ignore[assignment]
-            for name, buffer in submodule._buffers.items():
-                if buffer is not None:
-                    submodule._buffers[name] = self._real_tensor(buffer)
-            for name, value in submodule.__dict__.items():
-                if name not in ("_parameters", "_buffers", "_modules"):
-                    submodule.__dict__[name] = _map_tensors(value, self._real_tensor)
+        with torch._C.DisableTorchFunction():  # a mode that changes the model's functions must not change its weights
+            for submodule in module.modules():
+                self._materialize(submodule)
+
+    def _materialize(self, module: nn.Module) -> None:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = self._real_tensor(parameter)  # type: ignore[assignment]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = self._real_tensor(buffer)
+        for name, value in module.__dict__.items():
+            if name not in ("_parameters", "_buffers", "_modules"):
+                module.__dict__[name] = _map_tensors(value, self._real_tensor)
 
     def _real_tensor(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, DTensor) or self._is_finished(tensor):

@@ -21,7 +21,7 @@ from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
-from onecurve.measure.blocks import count_calls, find_blocks, find_called_once
+from onecurve.measure.blocks import count_calls, entered_from_outside, find_blocks, find_called_once
 from onecurve.measure.changed_buffers import find_changed_buffers, has_unknown_buffers
 from onecurve.measure.dataflow import trace_dataflow
 from onecurve.measure.module_calls import ModuleKind, names_in_siblings, run_one_of_each_kind
@@ -59,9 +59,12 @@ class TracedModel:
         """Names of the blocks that a forward calls."""
         likely = find_blocks(self.model)
         called = self._called_modules(likely)
-        if called is None or called.issuperset(likely):
+        if called is None:
             return likely
-        return find_blocks(self.model, self._called_modules([]))
+        entered = entered_from_outside(self.model, likely, self.forward)
+        if called.issuperset(likely) and not entered:
+            return likely
+        return find_blocks(self.model, (self._called_modules([]) or set()) - entered)
 
     @property
     def block_modules(self) -> dict[str, nn.Module]:

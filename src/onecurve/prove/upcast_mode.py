@@ -7,10 +7,15 @@ order, such a cast turns a difference of 1e-16 into one of 1e-8.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from onecurve.prove.backward_function_mode import BackwardFunctionMode
+
+
+_GROUPED_PRODUCTS = (torch._grouped_mm, F.grouped_mm)
+"""Products of groups of rows, each with its own matrix (experts): torch has no kernel for float64."""
 
 
 class UpcastMode(BackwardFunctionMode):
@@ -22,6 +27,8 @@ class UpcastMode(BackwardFunctionMode):
         """True if a cast was changed."""
 
     def call(self, function: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function in _GROUPED_PRODUCTS and arguments[0].dtype == torch.float64:
+            return _grouped_product(*arguments, **kwargs)
         if function is Tensor.float and arguments[0].dtype == torch.float64:
             self.triggered = True
             return arguments[0]
@@ -32,3 +39,13 @@ class UpcastMode(BackwardFunctionMode):
             leaves = [torch.float64 if leaf is torch.float32 else leaf for leaf in leaves]
             arguments, kwargs = pytree.tree_unflatten(leaves, structure)
         return function(*arguments, **kwargs)
+
+
+def _grouped_product(a: Tensor, b: Tensor, *, offs: Tensor | None = None, bias: Any = None, **_: Any) -> Tensor:
+    """The same product, one group after the other."""
+    assert bias is None
+    if offs is None or a.dim() != 2 or b.dim() != 3:
+        raise NotImplementedError("a grouped matrix product in float64 needs rows [N, K], matrices [G, K, M] and offs")
+    ends = offs.tolist()
+    groups = [a[begin:end] @ matrix for begin, end, matrix in zip([0, *ends], ends, b, strict=False)]
+    return torch.cat([*groups, a.new_zeros(len(a) - ends[-1], b.shape[-1])])

@@ -123,6 +123,16 @@ def refuse_unmatched_groups(job: Job, deferred: DeferredModel) -> None:
             optimizer.refuse_unmatched([name for name in names if not child or name.startswith(child + ".")])
 
 
+def refuse_sparse_gradients(deferred: DeferredModel) -> None:
+    """Refuse embeddings with sparse gradients, which neither the optimizers nor the gradient reduction support."""
+    for name, module in deferred.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise OnecurveError(
+                f"model: {type(module).__name__} {name!r} has sparse gradients, which are not supported; build it with "
+                "sparse=False"
+            )
+
+
 def first_names(model: nn.Module) -> Mapping[str, str]:
     """Return every name of a parameter or buffer → the first name of the same tensor, which stands for all ties."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]

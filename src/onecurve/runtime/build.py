@@ -29,6 +29,7 @@ from onecurve.runtime.assembly import (
     assemble,
     assemble_manual,
     first_names,
+    refuse_sparse_gradients,
     refuse_unmatched_groups,
 )
 from onecurve.runtime.changed_job import refuse_change_without_checkpoints, refuse_change_without_effect
@@ -100,6 +101,7 @@ def _build(
     loaders = open_loaders(job, data, plan, data_rank, loader_workers(cluster, world.local_size))
     deferred = defer_init(job.model, job.seed)
     refuse_unmatched_groups(job, deferred)
+    refuse_sparse_gradients(deferred)
     refuse_if_too_large(
         state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
     )

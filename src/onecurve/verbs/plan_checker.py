@@ -27,7 +27,7 @@ from onecurve.model.deferred import defer_init
 from onecurve.prove.comparison import LIMIT, Difference, compare_step, first_or_worst
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
-from onecurve.runtime.assembly import Assembly, assemble, refuse_unmatched_groups
+from onecurve.runtime.assembly import Assembly, assemble, refuse_sparse_gradients, refuse_unmatched_groups
 from onecurve.verbs.references import References
 
 Progress = Callable[[], None]
@@ -57,6 +57,7 @@ class PlanChecker:
         self._meshes: dict[Mesh, ProcessMesh] = {}
         deferred = defer_init(job.model, job.seed)
         refuse_unmatched_groups(job, deferred)
+        refuse_sparse_gradients(deferred)
         self._messages = deferred.messages
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
         self._changed_buffers = changed_buffers
