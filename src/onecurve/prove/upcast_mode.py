@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 
 from onecurve.prove.backward_function_mode import BackwardFunctionMode
 
-
 _GROUPED_PRODUCTS = (torch._grouped_mm, F.grouped_mm)
 """Products of groups of rows, each with its own matrix (experts): torch has no kernel for float64."""
 
