@@ -111,8 +111,8 @@ class PlanProof:
             if obstacle:
                 self._warn(obstacle)
                 return
-            verdict = self._verdict(checker, resolved)
             limit = checker.limit([resolved.plan])
+            verdict = self._verdict(checker, resolved)  # ends with an exchange: then all ranks have read the folder
         if not verdict.holds:
             raise OnecurveError(self._refusal(verdict, limit))
         blocks = f"{len(agenda.left_out)} identical blocks left out" if agenda.left_out else "the whole model"

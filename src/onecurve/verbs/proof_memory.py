@@ -6,7 +6,6 @@ import inspect
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -21,6 +20,8 @@ from onecurve.device.files import cache_folder, replace_file
 from onecurve.job.job import Job
 
 _log = logging.getLogger(__name__)
+_GENERATED = "<string>"
+"""Code that a library wrote from a class, such as the methods of a dataclass."""
 _VERSIONED = (*torch.__path__, *onecurve.__path__)
 
 
@@ -44,9 +45,8 @@ def source_files(job: Job, model: nn.Module) -> set[str]:
     The files of torch and onecurve are left out: their versions stand for them.
     """
     given: list[Any] = [model, job.model, job.loss, job.collate, *job.optimizers.values()]
-    functions = (inspect.unwrap(function) for value in given for function in _functions_of(value))
-    files = {function.__code__.co_filename for function in functions}
-    return {file for file in files if not file.startswith(_VERSIONED)}
+    files = {function.__code__.co_filename for value in given for function in _functions_of(value)}
+    return {file for file in files if not file.startswith(_VERSIONED) and file != _GENERATED}
 
 
 def remembered(key: str) -> str:
@@ -90,7 +90,7 @@ def _functions_of(value: Any) -> Iterator[FunctionType]:
     if isinstance(value, functools.partial):
         yield from _functions_of(value.func)
     elif isinstance(value, FunctionType):
-        yield value
+        yield _original(value)
     elif isinstance(value, nn.Module):
         yield from _methods({kind for module in value.modules() for kind in type(module).__mro__})
     elif value is not None:
@@ -99,7 +99,10 @@ def _functions_of(value: Any) -> Iterator[FunctionType]:
 
 def _methods(kinds: Iterable[type]) -> Iterator[FunctionType]:
     for kind in kinds:
-        generated = "<string>" if is_dataclass(kind) else None
-        for value in vars(kind).values():
-            if isinstance(value, FunctionType) and value.__code__.co_filename != generated:
-                yield value
+        yield from (_original(value) for value in vars(kind).values() if isinstance(value, FunctionType))
+
+
+def _original(function: FunctionType) -> FunctionType:
+    """The function that decorators wrapped."""
+    original = inspect.unwrap(function)
+    return original if isinstance(original, FunctionType) else function
