@@ -45,7 +45,7 @@ from onecurve.verbs.proof_memory import proof_key, remember, remembered
 
 _log = logging.getLogger(__name__)
 
-_WHOLE_MODEL_PARAMETERS = 30_000_000
+_WHOLE_MODEL_PARAMETERS = 10_000_000
 """A larger model is proved without most of its identical blocks."""
 _MIN_BLOCKS_PER_KIND = 2
 """One alone would have no sibling, and would not be wrapped as a block."""

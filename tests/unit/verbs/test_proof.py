@@ -1,4 +1,4 @@
-"""What is proved before training: the whole of a small model, some blocks of a large one, or nothing, with the reason."""
+"""What is proved before training: the whole of a small model, blocks of a large one, or nothing, with the reason."""
 
 from pathlib import Path
 from typing import Any
