@@ -63,6 +63,7 @@ def _run(chosen: argparse.Namespace) -> int:
         out=chosen.out,
         fresh=chosen.fresh,
         change=chosen.change or (),
+        check=chosen.check,
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
@@ -177,6 +178,12 @@ def _add_run(verbs: Verbs) -> None:
         "--change",
         metavar="LIST",
         help="continue although these fields of the job have changed: lr, schedule, global_batch, steps",
+    )
+    run.add_argument(
+        "--no-check",
+        dest="check",
+        action="store_false",
+        help="train without proving first that the plan computes the same as one device",
     )
     run.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"

@@ -67,7 +67,7 @@ class EventRecord:
     """Anything else worth knowing about a run."""
 
     event: str
-    """One of `warning`, `resumed`, `changed`, `saved`, `stopped`."""
+    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `stopped`."""
     text: str
     kind: str = "event"
 

@@ -17,6 +17,8 @@ class RunRequest:
     fresh: bool
     quiet: bool
     tensorboard: bool
+    check: bool = True
+    """Prove the plan before training."""
     change: tuple[str, ...] = ()
     """Fields of the job that differ from those of the checkpoint that the run continues from."""
     predicted: dict[str, float] = field(default_factory=dict)

@@ -7,6 +7,11 @@ from pathlib import Path
 Bytes = bytes | memoryview
 
 
+def cache_folder() -> Path:
+    """The folder for what can be computed again. It may not exist, and may not be writable."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "onecurve"
+
+
 def write_new_file(path: Path, parts: Iterable[Bytes]) -> None:
     """Write a new file and sync it to disk; raise FileExistsError if the path exists."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -11,7 +11,7 @@ from onecurve.describe.cluster_shorthand import parse_cluster
 from onecurve.describe.convert import read_toml, to_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import local_cluster
-from onecurve.device.files import replace_file
+from onecurve.device.files import cache_folder, replace_file
 
 HERE = "here"
 Say = Callable[[str], None]
@@ -81,5 +81,4 @@ def _hardware(cluster: Cluster) -> tuple[str, int, int, int]:
 
 def _cache_file() -> Path:
     """One file per number of usable cores, because a container's limit may change."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "onecurve" / f"{socket.gethostname()}-{len(os.sched_getaffinity(0))}.toml"
+    return cache_folder() / f"{socket.gethostname()}-{len(os.sched_getaffinity(0))}.toml"

@@ -35,6 +35,8 @@ class RunOrigin:
     """Location of the checkpoints; empty if they are in the run's folder."""
     changes: tuple[JobChange, ...] = ()
     """Fields of the job that were changed since the run was started, oldest first."""
+    proof: str = ""
+    """Identifies the job, its code and the plan that were proved before training; empty if they were not."""
 
 
 def refuse_foreign_folder(folder: Path) -> None:

@@ -14,6 +14,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, default_plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.describe.run_agenda import RunAgenda
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import loader_workers, local_cluster, local_device
 from onecurve.device.world import World
@@ -38,6 +39,7 @@ from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.loaders import open_loaders
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
+from onecurve.runtime.proof import Proof
 from onecurve.runtime.run import Run, RunComponents, saved_tensors
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.loss_scale import LossScale
@@ -57,15 +59,17 @@ def build_run(
     stop: Callable[[], bool] = lambda: False,
     lock: RunLock | None = None,
     on_event: Callable[[SaveEvent], None] = lambda _: None,
+    proof: Proof | None = None,
 ) -> Run:
     """Build a run on this rank of the world that the environment describes. All ranks must call it.
 
     `plan`: None replicates the model on every rank. `out`: the run's folder; the run continues from its newest
     checkpoint unless `fresh`. `change`: fields of the job that differ from the checkpoint's. `manual`:
     the user calls backward. `stop`: asked once per step. `lock`: released when the run ends, or if it cannot be built.
+    `proof`: proves the plan before anything is allocated; None trains without.
     """
     try:
-        return _build(job, plan, out, fresh, change, manual, stop, lock, on_event)
+        return _build(job, plan, out, fresh, change, manual, stop, lock, on_event, proof)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -82,6 +86,7 @@ def _build(
     stop: Callable[[], bool],
     lock: RunLock | None,
     on_event: Callable[[SaveEvent], None],
+    proof: Proof | None,
 ) -> Run:
     world = World.from_environment() or World()
     device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
@@ -111,12 +116,16 @@ def _build(
         deferred.parameters,
     )
 
-    resolved = derive_on_first_rank(
-        ResolvedPlan,
-        lambda: ResolvedPlan(plan) if manual else PlanCompleter(job, data, deferred).resolve(plan),
-        world,
-        device,
-    )
+    def derive() -> RunAgenda:
+        resolved = ResolvedPlan(plan) if manual else PlanCompleter(job, data, deferred).resolve(plan)
+        if proof is None or (plan.mesh.size == 1 and plan.rounds == 1):
+            return RunAgenda(resolved)
+        return RunAgenda(resolved, proof.agenda(job, data, deferred, resolved, job_fingerprint))
+
+    agenda = derive_on_first_rank(RunAgenda, derive, world, device)
+    resolved = agenda.resolved
+    if proof is not None and agenda.proof is not None:  # now, while memory is free
+        proof.prove(agenda.proof, job, data, device, world)
     mesh = make_mesh(plan.mesh, world.rank, device.kind)
     checkpoints = None
     if out is not None and job.save is not None:

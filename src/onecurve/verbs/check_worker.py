@@ -25,7 +25,6 @@ from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
-from onecurve.launch.stall_watch import StallWatch
 from onecurve.planner.completion import PlanCompleter
 from onecurve.prove.matrix import plan_matrix
 from onecurve.report.check_table import CheckTable
@@ -34,10 +33,6 @@ from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
-
-_MIN_STALL_SECONDS = 120.0
-_STALL_OVER_REFERENCE = 30
-"""A plan is abandoned if one step takes longer than this multiple of the whole one-device run."""
 
 
 def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
@@ -100,7 +95,7 @@ def _check_remaining(
     for resolved in agenda.plans[len(verdicts) :]:
         if world.rank == 0:
             journal.begin(str(resolved.plan))
-        verdicts.append(_verdict(checker, resolved, world))
+        verdicts.append(checker.check(resolved))
         note_findings()
         if world.rank == 0:
             journal.add(verdicts[-1])
@@ -108,14 +103,6 @@ def _check_remaining(
             table.add(verdicts[-1])
         if any(all_gather_text("stop" if stop() else "")):
             raise OnecurveError(f"interrupted after {len(verdicts)} of {len(plans)} plans")
-
-
-def _verdict(checker: PlanChecker, resolved: ResolvedPlan, world: World) -> Verdict:
-    if world.size == 1:
-        return checker.check(resolved)
-    seconds = max(_MIN_STALL_SECONDS, _STALL_OVER_REFERENCE * checker.reference_seconds(resolved.plan))
-    with StallWatch(f"plan {resolved.plan}", seconds) as watch:
-        return checker.check(resolved, watch.progress)
 
 
 def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:

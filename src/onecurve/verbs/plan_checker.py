@@ -23,12 +23,18 @@ from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
+from onecurve.launch.stall_watch import StallWatch
 from onecurve.model.deferred import defer_init
+from onecurve.model.recorder import build_real
 from onecurve.prove.comparison import LIMIT, Difference, compare_step, first_or_worst
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
 from onecurve.runtime.assembly import Assembly, assemble, refuse_sparse_gradients, refuse_unmatched_groups
-from onecurve.verbs.references import References
+from onecurve.verbs.references import BuildModel, References
+
+_MIN_STALL_SECONDS = 120.0
+_STALL_OVER_REFERENCE = 30
+"""A plan is abandoned if one step takes longer than this multiple of the whole one-device run."""
 
 Progress = Callable[[], None]
 """Called when a model is built, and after every step."""
@@ -47,7 +53,9 @@ class PlanChecker:
         precision: Precision,
         folder: Path,
         changed_buffers: ChangedBuffers,
+        build: BuildModel = build_real,
     ) -> None:
+        """`folder`: for the references; all ranks see it. `build`: how the references build the model."""
         self.steps = steps
         self._exact = precision == "fp64"
         self._expected = ExpectedDifferences(self._exact)
@@ -62,7 +70,17 @@ class PlanChecker:
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
         self._changed_buffers = changed_buffers
         self.references = References(
-            job, data, device, world, steps, self._exact, self._has_batch_norm, changed_buffers, folder, self._expected
+            job,
+            data,
+            device,
+            world,
+            steps,
+            self._exact,
+            self._has_batch_norm,
+            changed_buffers,
+            folder,
+            self._expected,
+            build,
         )
 
     def reference_count(self, plans: Sequence[Plan]) -> int:
@@ -83,8 +101,18 @@ class PlanChecker:
             return MAX_CURVE_EXCESS
         return max((max(self.references.limits(v)) for v in self.references.variants(plans)), default=LIMIT)
 
-    def check(self, resolved: ResolvedPlan, progress: Progress = lambda: None) -> Verdict:
-        """Train under a plan and compare. Every rank of the world must call this, and gets the same verdict."""
+    def check(self, resolved: ResolvedPlan) -> Verdict:
+        """Train under a plan and compare. Every rank of the world must call this, and gets the same verdict.
+
+        A rank that makes no progress ends its process.
+        """
+        if self._world.size == 1:
+            return self._check(resolved, lambda: None)
+        seconds = max(_MIN_STALL_SECONDS, _STALL_OVER_REFERENCE * self.reference_seconds(resolved.plan))
+        with StallWatch(f"plan {resolved.plan}", seconds) as watch:
+            return self._check(resolved, watch.progress)
+
+    def _check(self, resolved: ResolvedPlan, progress: Progress) -> Verdict:
         plan = resolved.plan
         if plan.mesh not in self._meshes:
             self._meshes[plan.mesh] = make_mesh(plan.mesh, self._world.rank, self._device.kind)

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -34,6 +34,10 @@ from onecurve.prove.reference import train_on_one_device
 
 _EXACT_PERTURBATION = 1e-15
 """Relative perturbation of the weights that shows how much a model amplifies rounding errors in float64."""
+
+
+BuildModel = Callable[[Callable[[], nn.Module], int], nn.Module]
+"""Builds a real module from the user's constructor and a seed."""
 
 
 class Variant(NamedTuple):
@@ -69,8 +73,10 @@ class References:
         changed_buffers: ChangedBuffers,
         folder: Path,
         expected: ExpectedDifferences,
+        build: BuildModel = build_real,
     ) -> None:
         """`exact`: in float64, with every tensor stored; otherwise in float32, with several perturbed loss curves."""
+        self._build_model = build
         self._job, self._data, self._device, self._world = job, data, device, world
         self._steps, self._exact, self._folder, self._expected = steps, exact, folder, expected
         self._dtype = torch.float64 if exact else torch.float32
@@ -97,6 +103,12 @@ class References:
                 if number % self._world.size == self._world.rank and not self._file(variant, run).exists():
                     self._train(variant, run)
             barrier()
+
+    def train_alone(self, plans: Sequence[Plan]) -> None:
+        """Train the same on this rank, without the others."""
+        for variant in self.variants(plans):
+            for run in range(2 if self._exact else 1 + PERTURBED_RUNS):
+                self._train(variant, run)
 
     def curves(self, variant: Variant) -> list[tuple[float, ...]]:
         """Return the losses of the reference and of the perturbed runs."""
@@ -154,7 +166,7 @@ class References:
         self._file(variant, run).write_text(json.dumps(to_plain(result)))  # last: it says that the run is complete
 
     def _build(self) -> nn.Module:
-        module = build_real(self._job.model, self._job.seed)
+        module = self._build_model(self._job.model, self._job.seed)
         Materializer(None, self._device.torch_device, self._dtype).materialize(module)
         if isinstance(self._job.loss, nn.Module):
             self._job.loss.to(self._device.torch_device, self._dtype)

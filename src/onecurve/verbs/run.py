@@ -40,6 +40,7 @@ def run(
     precision: Sequence[str] | None = None,
     fresh: bool = False,
     change: str | Sequence[str] = (),
+    check: bool = True,
     quiet: bool = False,
     tensorboard: bool = False,
     say: Callable[[str], None] = lambda _: None,
@@ -61,6 +62,8 @@ def run(
         change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
             `"global_batch"`, `"steps"`. The run continues with the new values, and records the old and the new ones.
             Default: none; a changed job is refused.
+        check: Prove before the first update that the plan computes the same as one device, and stop if it does not: one
+            step of a few samples, in float64. A job that was proved before is not proved again. Default: True.
         quiet: Print nothing. Default: False.
         tensorboard: Also write TensorBoard events. Default: False.
         say: A function that is called with short texts about what is being planned. Default: they are dropped.
@@ -107,6 +110,7 @@ def run(
         out=str(folder),
         fresh=fresh,
         change=changed,
+        check=check,
         quiet=quiet,
         tensorboard=tensorboard,
         verbose=is_verbose(),

@@ -45,6 +45,7 @@ from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
 from onecurve.train.step_report import StepReport
+from onecurve.verbs.proof import PlanProof
 
 _MAX_SKIPPED_STEPS = 50
 """Consecutive steps that were not finite; loss scaling needs fewer to find its scale."""
@@ -71,6 +72,7 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
     if is_first:
         refuse_foreign_folder(out)
     events: deque[SaveEvent] = deque()
+    proof = PlanProof(request) if request.check else None
     run = build_run(
         job,
         request.plan,
@@ -80,6 +82,7 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
         stop=stop,
         lock=lock_run(out, job.save) if is_first else None,
         on_event=events.append,
+        proof=proof,
     )
     with run:
         if is_first and not run.resumed:
@@ -90,10 +93,10 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
         if earlier is not None:
             return _say_ended(earlier, request.quiet) if is_first else None
         if is_first:
-            _write_origin(run, out, request)
+            _write_origin(run, out, request, proof.key if proof is not None else "")
         log = RunLog(_sinks(run, out, request), events)
         try:
-            log.start(run, request.predicted)
+            log.start(run, request.predicted, proof.event if proof is not None else None)
             progress = _loop(run, log)
             if progress.steps < run.steps:
                 why = (
@@ -166,7 +169,7 @@ class RunLog:
     def __init__(self, sinks: Sequence[Sink], events: deque[SaveEvent]) -> None:
         self._sinks, self._events = sinks, events
 
-    def start(self, run: Run, predicted: dict[str, float]) -> None:
+    def start(self, run: Run, predicted: dict[str, float], proof: EventRecord | None) -> None:
         self.write(
             StartRecord(
                 plan=str(run.plan),
@@ -177,6 +180,8 @@ class RunLog:
                 predicted=predicted,
             )
         )
+        if proof is not None:
+            self.write(proof)
         if run.warning:
             self.write(EventRecord("warning", run.warning))
         if run.resumed:
@@ -229,12 +234,12 @@ def _log_step(log: RunLog, progress: LoopProgress, report: StepReport) -> None:
     log.write(record)
 
 
-def _write_origin(run: Run, out: Path, request: RunRequest) -> None:
+def _write_origin(run: Run, out: Path, request: RunRequest, proof: str) -> None:
     """Write which job this run trains, its plan and, for a Hugging Face model, its configuration."""
     to = run.job.save.to if run.job.save is not None else None
     folder = local_folder(to) if to is not None else None
     location = str(folder.resolve()) if folder is not None else to or ""
-    origin = RunOrigin(str(Path(request.script).resolve()), request.arguments, location, run.changes)
+    origin = RunOrigin(str(Path(request.script).resolve()), request.arguments, location, run.changes, proof)
     replace_file(out / ORIGIN, [to_json(to_document(origin)).encode()])
     replace_file(out / PLAN, [to_toml(run.plan).encode()])
     save_configuration(run.model, run.job.weights, out / HUGGING_FACE)
