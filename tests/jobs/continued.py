@@ -51,6 +51,8 @@ class ResumeMatrix:
         self.plans = [resolved.plan for resolved in self.resolved]
         self.world.join(self.device)
         self.folder = Path(all_gather_text(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
+        reference = self.folder / "reference"
+        reference.mkdir(exist_ok=True)
         self.checker = PlanChecker(
             self.job,
             self.data,
@@ -58,10 +60,9 @@ class ResumeMatrix:
             self.world,
             STEPS,
             "fp64",
-            self.folder / "reference",
+            reference,
             completer.changed_buffers,
         )
-        self.checker._folder.mkdir(exist_ok=True)
         self.checker.train_references(self.plans)
         self.meshes = [make_mesh(plan.mesh, self.world.rank, "cpu") for plan in self.plans]
         sizes = sorted({plan.mesh.size for plan in self.plans})
@@ -76,7 +77,7 @@ class ResumeMatrix:
         plan, mesh = self.plans[number], self.meshes[number]
         if not mesh.member:
             return ""
-        with self.checker._without_expected_differences():
+        with self.checker._expected.removed():
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             for batch in self.batches(plan, 0):
@@ -98,7 +99,7 @@ class ResumeMatrix:
         if not mesh.member:
             return None
         step_differences = []
-        with self.checker._without_expected_differences():
+        with self.checker._expected.removed():
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             store = self.store(source)
@@ -111,7 +112,7 @@ class ResumeMatrix:
             for batch in self.batches(plan, checkpoint.root.point.step):
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
-                folder = self.checker._reference_folder(self.checker._variant(plan))
+                folder = self.checker.references.folder(self.checker.references.variant(plan))
                 differences = compare_step(assembly.part.state, assembly.part.trainable, batch.step, loss, lr, folder)
                 step_differences.append(first_or_worst(differences))
         worst = first_or_worst(step_differences)

@@ -45,6 +45,6 @@ def _grouped_product(a: Tensor, b: Tensor, *, offs: Tensor | None = None, bias: 
     assert bias is None
     if offs is None or a.dim() != 2 or b.dim() != 3:
         raise NotImplementedError("a grouped matrix product in float64 needs rows [N, K], matrices [G, K, M] and offs")
-    ends = offs.tolist()
+    ends = [int(end) for end in offs.unbind()]  # a distributed tensor has no tolist()
     groups = [a[begin:end] @ matrix for begin, end, matrix in zip([0, *ends], ends, b, strict=False)]
     return torch.cat([*groups, a.new_zeros(len(a) - ends[-1], b.shape[-1])])
