@@ -16,6 +16,7 @@ from onecurve.runs.records import read_records
 
 TESTS = Path(__file__).parent
 JOBS = TESTS / "jobs"
+ZOO = TESTS / "zoo"
 EXAMPLES = TESTS.parent / "examples"
 BENCHMARKS = TESTS.parent / "benchmarks"
 SMALL = str(JOBS / "small.py")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import onecurve as oc
-from harness import EXAMPLES, JOBS
+from harness import EXAMPLES, JOBS, ZOO
 
 SMALL_SIZES = {
     "gpt.py": ["width=16", "context=32", "batch=16"],
@@ -190,6 +190,13 @@ def test_a_pretrained_and_compiled_model_with_a_cache_and_complex_parameters_hol
     result = oc.check(JOBS / "ready_made.py", plans=plans, steps=2, quiet=True)
     assert [verdict for verdict in result.verdicts if not verdict.holds] == []
     assert any("torch.compile was taken off" in note for note in result.notes)
+
+
+def test_averaged_buffers_hold() -> None:
+    plans = ["replicate2 mb(3,1)×2 recompute=full", "shard2 mb2×2", "pipeline2 mb4×2"]
+    result = oc.check(ZOO / "ema_buffer.py", ["buffers=average"], plans=plans, steps=2, quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+    assert any("takes the average of buffers 'blocks.0.center'" in note for note in result.notes)
 
 
 def test_check_says_that_dropout_was_switched_off() -> None:

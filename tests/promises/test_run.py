@@ -76,6 +76,13 @@ def test_the_trained_weights_do_not_depend_on_the_plan(tmp_path) -> None:
         torch.testing.assert_close(tensor, weights["shard2 mb2×2"][name], rtol=1e-3, atol=1e-5)
 
 
+def test_a_buffer_that_differs_between_ranks_ends_the_run_before_the_first_update(tmp_path) -> None:
+    failed = onecurve("run", str(JOBS / "untraced_buffer.py"), "--plan", "replicate2 mb4", "--out", "a", cwd=tmp_path)
+    assert failed.returncode != 0
+    assert "buffer 'mean' differed between the data-parallel ranks" in failed.stderr
+    assert steps(tmp_path / "a") == []
+
+
 def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path) -> None:
     done = onecurve("run", SMALL, "nan=5", "epochs=1", "--plan", "shard2 mb4", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from onecurve.describe.changed_buffers import refuse_untraced_differences
 from onecurve.describe.plan import Sharding
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
-from onecurve.job.job import BatchNorm, Buffers
+from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel
 
 
@@ -31,12 +31,10 @@ class AutoBackwardPart(BasePart):
         mesh: ProcessMesh,
         device: Device,
         batch_norm: BatchNorm,
-        buffers: Buffers | None,
     ) -> None:
         plan = resolved.plan
         super().__init__(deferred, plan, mesh, device, batch_norm)
         self._changed_buffers, self._averaged_buffers = resolved.changed_buffers.names, resolved.averaged_buffers
-        self._averages_buffers = buffers == "average"
         self._untraced_buffers: UntracedBuffers | None = None
         self._has_verified_buffers = False
         self._tensor_axis = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
@@ -92,7 +90,7 @@ class AutoBackwardPart(BasePart):
         """At the end of the first step, refuse buffers that differ between ranks though the trace did not show it."""
         if self._untraced_buffers is not None:
             differing = self._untraced_buffers.differing(self._mesh.data_group, self.device.torch_device)
-            refuse_untraced_differences(differing, self._averages_buffers)
+            refuse_untraced_differences(differing)
             self._untraced_buffers, self._has_verified_buffers = None, True
 
     def _tensor_parallel_context(self) -> AbstractContextManager[None]:

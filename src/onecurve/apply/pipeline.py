@@ -31,7 +31,7 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, absent_tensor
 from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch, Objective
-from onecurve.job.job import BatchNorm, Buffers
+from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel, TraceableModule
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -47,10 +47,9 @@ class PipelinePart(AutoBackwardPart):
         device: Device,
         traceable: TraceableModule,
         batch_norm: BatchNorm,
-        buffers: Buffers | None,
     ) -> None:
         """`traceable`: a copy of the deferred model, used only to infer shapes. This part changes it."""
-        super().__init__(deferred, resolved, mesh, device, batch_norm, buffers)
+        super().__init__(deferred, resolved, mesh, device, batch_norm)
         plan, dataflow = resolved.plan, resolved.dataflow
         assert dataflow is not None
         self._ownership = StageOwnership(self.module, dataflow, plan.stages, plan.mesh.pipeline)

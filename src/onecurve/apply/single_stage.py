@@ -24,7 +24,7 @@ from onecurve.device.device import Device
 from onecurve.device.precision import autocast
 from onecurve.device.prefetch import Prefetcher
 from onecurve.job.batch import MicroBatch, Objective
-from onecurve.job.job import BatchNorm, Buffers
+from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -39,11 +39,10 @@ class SingleStagePart(AutoBackwardPart):
         mesh: ProcessMesh,
         device: Device,
         batch_norm: BatchNorm,
-        buffers: Buffers | None,
         trial: UnusedParameterTrial,
     ) -> None:
         # The order matters: first what replaces a block's forward, then the engines that register hooks.
-        super().__init__(deferred, resolved, mesh, device, batch_norm, buffers)
+        super().__init__(deferred, resolved, mesh, device, batch_norm)
         self._transform_blocks(resolved.blocks or [""], self._changed_buffers)
         self._materialize_and_shard(self.module, resolved.blocks)
         self._ddp: DistributedDataParallel | None = None

@@ -34,7 +34,11 @@ def refusal_of_mesh(changed: ChangedBuffers, mesh: Mesh, averages: bool, syncs_b
     if mesh.data == 1 or not names:
         return ""
     if not averages:
-        return differing_buffers(names)
+        return (
+            f"forward changes {buffers_text(names)} depending on the samples, so the data-parallel ranks would hold "
+            "different values; set Job(buffers='average') to average them over these ranks after each round, or use a "
+            "plan with one data-parallel rank"
+        )
     if changed.not_floating_point:
         return (
             f"forward changes {buffers_text(changed.not_floating_point)} depending on the samples, and only "
@@ -54,26 +58,15 @@ def refusal_of_mesh(changed: ChangedBuffers, mesh: Mesh, averages: bool, syncs_b
     return ""
 
 
-def differing_buffers(names: Sequence[str]) -> str:
-    """Return the refusal of data-parallel ranks on which forward leaves different values in the buffers."""
-    return (
-        f"forward changes {buffers_text(names)} depending on the samples, so the data-parallel ranks would hold "
-        "different values; set Job(buffers='average') to average them over these ranks after each round, or use a "
-        "plan with one data-parallel rank"
-    )
-
-
-def refuse_untraced_differences(names: Sequence[str], averages: bool) -> None:
-    """Refuse buffers of which only a real forward showed that it changes them differently on data-parallel ranks."""
-    if not names:
-        return
-    if not averages:
-        raise OnecurveError(f"model: {differing_buffers(names)}")
-    raise OnecurveError(
-        f"model: forward changed {buffers_text(names)} differently on the data-parallel ranks, which its trace did not "
-        "show (run with --verbose to see how it ended), so Job(buffers='average') does not include them; change them "
-        "in every forward in training mode, or use a plan with one data-parallel rank"
-    )
+def refuse_untraced_differences(names: Sequence[str]) -> None:
+    """Refuse buffers of which only a real step showed that they differ between data-parallel ranks."""
+    if names:
+        raise OnecurveError(
+            f"model: after the forward of the first step, {buffers_text(names)} differed between the data-parallel "
+            "ranks, which the trace of the model did not show (--verbose logs why); change buffers with torch "
+            "operations, in every forward in training mode, and set Job(buffers='average') to average them, or use a "
+            "plan with one data-parallel rank"
+        )
 
 
 def buffers_text(names: Sequence[str]) -> str:

@@ -16,8 +16,8 @@ from onecurve.measure.blocks import find_blocks
 from onecurve.measure.changed_buffers import has_unknown_buffers
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import DeferredModel, defer_init
-from onecurve.planner.buffer_changes import try_real_forward
 from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
+from onecurve.planner.real_forward import try_real_forward
 from onecurve.planner.tensor_layouts import layouts_for, refuse_unsupported_split
 from onecurve.planner.traced_model import TracedModel
 

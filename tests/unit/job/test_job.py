@@ -31,6 +31,7 @@ def make(**changes) -> oc.Job:
         ({"metrics": [oc.metric.top1]}, "metrics must be a dict.*got list"),
         ({"evaluate": list}, "must be a onecurve.Evaluate"),
         ({"evaluate": oc.Evaluate(list, every=1, watch="los")}, "did you mean 'loss'"),
+        ({"buffers": "sum"}, "must be 'average' or None, got 'sum'"),
         ({"batch_norm": "global"}, "must be 'sync' or 'local', got 'global'"),
         ({"model": nn.Linear(2, 2)}, "must be a callable that builds the module"),
         ({"data": [1, 2]}, "data=lambda"),

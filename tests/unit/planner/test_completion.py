@@ -138,3 +138,71 @@ def test_a_model_that_cannot_be_recorded_can_be_sharded_but_not_split() -> None:
     for text in ("pipeline2 mb4×2", "tensor2 mb8"):
         with pytest.raises(OnecurveError, match="constructor could not be recorded"):
             completer.resolve(Plan.parse(text))
+
+
+class Center(nn.Module):
+    """A block that subtracts a running mean of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.mul_(0.9).add_(x.detach().mean(0))
+        return x + self.linear(x - self.mean)
+
+
+class Centered(nn.Sequential):
+    def __init__(self, *others: nn.Module) -> None:
+        super().__init__(*(Center() for _ in range(4)), *others)
+
+
+class UnrecordedCentered(Centered):
+    """Its constructor cannot be recorded, because a shape depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = torch.randn(20)
+        self.register_buffer("positive", drawn[drawn > 0])
+
+
+MEANS = ("0.mean", "1.mean", "2.mean", "3.mean")
+
+
+def centered_completer(model: object = Centered, **settings: object) -> PlanCompleter:
+    job = oc.Job(
+        model=model,
+        loss=oc.loss.mse,
+        data=lambda: [(torch.zeros(4), torch.zeros(4))] * 16,
+        optimizer=oc.SGD(lr=0.1),
+        global_batch=8,
+        steps=1,
+        **settings,
+    )
+    return PlanCompleter(job, open_data(job))
+
+
+@pytest.mark.parametrize("model", [Centered, UnrecordedCentered])
+def test_buffers_that_forward_changes_are_refused_on_several_data_ranks_or_averaged(model: object) -> None:
+    completer = centered_completer(model)
+    alone = completer.resolve(Plan.parse("mb4×2"))
+    assert alone.changed_buffers.data_dependent == MEANS
+    assert alone.averaged_buffers == ()
+    names = "buffers '0.mean', '1.mean', '2.mean' and 1 more"
+    for plan in ("replicate2 mb4", "shard2 mb4"):
+        with pytest.raises(OnecurveError, match=f"{names} depending on the samples.*Job.buffers='average'"):
+            completer.resolve(Plan.parse(plan))
+    averaged = centered_completer(model, buffers="average").resolve(Plan.parse("replicate2 mb4"))
+    assert averaged.averaged_buffers == MEANS
+
+
+def test_buffers_that_cannot_be_averaged_exactly_are_refused() -> None:
+    completer = centered_completer(buffers="average")
+    with pytest.raises(OnecurveError, match="cannot be averaged after each round of a pipeline"):
+        completer.resolve(Plan.parse("pipeline2·replicate2 mb2×2"))
+    assert completer.resolve(Plan.parse("pipeline2 mb4×2")).changed_buffers.names == MEANS
+    with_norm = centered_completer(lambda: Centered(nn.BatchNorm1d(4)), buffers="average")
+    with pytest.raises(OnecurveError, match="batch_norm='local'"):
+        with_norm.resolve(Plan.parse("replicate2 mb4"))

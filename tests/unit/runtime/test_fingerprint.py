@@ -82,6 +82,7 @@ class Bottleneck(nn.Linear):
         ("steps", {"steps": 5}),
         ("clip", {"clip": 1.0}),
         ("batch_norm", {"batch_norm": "local"}),
+        ("buffers", {"buffers": "average"}),
         ("seed", {"seed": 1}),
     ],
 )

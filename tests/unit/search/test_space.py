@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.cluster import Cluster, DeviceSpec, HostGroup
 from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.mesh import Mesh
@@ -76,6 +77,15 @@ def test_a_job_that_must_not_accumulate_has_one_round() -> None:
     assert choices(costs(4, has_batch_norm=True), gpus(1, 2)) == ["mb4", "replicate2 mb2"]
     norm = choices(costs(4, has_batch_norm=True, tensor_degrees=(2,)), gpus(1, 4))
     assert [plan for plan in norm if "tensor2" in plan] == ["tensor2 mb4", "tensor2 mb4 fp32 sequence"]
+
+
+def test_buffers_that_depend_on_the_data_need_one_data_parallel_rank_or_an_average() -> None:
+    changed = ChangedBuffers(data_dependent=("mean",))
+    assert choices(costs(4, 2, changed_buffers=changed), gpus(1, 4)) == ["mb4", "pipeline2 mb4"]
+    averaged = choices(costs(4, 2, changed_buffers=changed, averages_buffers=True), gpus(1, 4))
+    assert averaged == ["mb4", "replicate2 mb2", "replicate4 mb1", "pipeline2 mb4"]
+    counter = costs(4, 2, changed_buffers=ChangedBuffers(data_independent=("steps",)))
+    assert "pipeline2·replicate2 mb2" in choices(counter, gpus(1, 4))
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,21 @@ def test_a_skipped_step_does_not_change_batch_norm_statistics(skips_on_device: b
         assert run.model[1].num_batches_tracked == 7
 
 
+def test_a_skipped_step_does_not_change_a_running_mean() -> None:
+    class Center(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x):
+            self.mean = (0.9 * self.mean + 0.1 * x.mean(0)).detach()
+            return super().forward(x - self.mean)
+
+    with oc.prepare(make_job(bad=11, model=Center)) as run:
+        assert sum(run.step(batch).record().skipped for batch in run) == 1
+        assert run.model.mean.isfinite().all()
+
+
 def test_a_model_in_evaluation_mode_is_switched_back_to_training_mode() -> None:
     seen = []
 

@@ -16,6 +16,8 @@ from onecurve.device.world import World
 from onecurve.verbs.plan_checker import PlanChecker
 from onecurve.verbs.references import Variant
 
+PLAN = Plan.parse("replicate2 mb(3,1)×2 fp64")
+
 
 @pytest.mark.parametrize(
     ("loss", "variant"),
@@ -27,6 +29,26 @@ from onecurve.verbs.references import Variant
 def test_a_loss_per_micro_batch_is_compared_with_a_device_that_uses_the_same_micro_batches(
     loss: Any, variant: Variant, tmp_path: Path
 ) -> None:
+    checker = make_checker(tmp_path, ChangedBuffers(), loss)
+    assert checker.references.variants([PLAN]) == [variant]
+
+
+@pytest.mark.parametrize(
+    ("changed", "variant"),
+    [
+        (ChangedBuffers(data_independent=("u",)), Variant(2, None)),
+        (ChangedBuffers(data_dependent=("mean",)), Variant(2, ((0, 3), (3, 4)))),
+    ],
+)
+def test_a_model_that_changes_buffers_is_compared_with_a_device_that_uses_the_same_rounds(
+    changed: ChangedBuffers, variant: Variant, tmp_path: Path
+) -> None:
+    checker = make_checker(tmp_path, changed)
+    assert checker.references.variants([PLAN]) == [variant]
+    assert any("once per round" in note for note in checker._buffer_notes([PLAN]))
+
+
+def make_checker(folder: Path, changed: ChangedBuffers, loss: Any = oc.loss.mse) -> PlanChecker:
     job = oc.Job(
         model=lambda: nn.Linear(3, 1),
         loss=loss,
@@ -35,5 +57,4 @@ def test_a_loss_per_micro_batch_is_compared_with_a_device_that_uses_the_same_mic
         global_batch=8,
         steps=1,
     )
-    checker = PlanChecker(job, open_data(job), local_cpu(), World(), 1, "fp64", tmp_path, ChangedBuffers())
-    assert checker.references.variants([Plan.parse("replicate2 mb(3,1)×2 fp64")]) == [variant]
+    return PlanChecker(job, open_data(job), local_cpu(), World(), 1, "fp64", folder, changed)
