@@ -96,6 +96,18 @@ def test_a_failing_rank_is_reported_once_with_the_users_line(plan: str, tmp_path
     assert 'raise ValueError(f"point {index} is broken")' in failed.stderr
 
 
+@pytest.mark.parametrize(
+    ("how", "cause"), [("raise", "rank 1 failed: model: forward raised ValueError"), ("SIGKILL", "rank 1 was killed")]
+)
+def test_the_cause_is_reported_and_not_the_lost_connection_of_another_rank(how: str, cause: str, tmp_path) -> None:
+    """The other ranks wait in a collective inside forward and lose the connection before the agent sees the cause."""
+    failed = onecurve("run", str(JOBS / "failing.py"), f"how={how}", "--plan", "shard3 mb4", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert cause in failed.stderr
+    assert "peer" not in failed.stderr
+    assert "SIGTERM" not in failed.stderr
+
+
 def test_a_killed_rank_is_reported(tmp_path) -> None:
     failed = onecurve("run", SMALL, "killed=9", "--ranks", "2", cwd=tmp_path)
     assert failed.returncode == 1
