@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from rich.markup import escape
 
 import onecurve
 from onecurve.describe.convert import to_document, to_json, to_plain
+from onecurve.describe.errors import InterruptError
 from onecurve.report.log import log_to_stderr
 
 _JSON_VERSION = 1
@@ -19,7 +21,11 @@ _JSON_VERSION = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
+    """Run a command and return its exit status.
+
+    0: success, 1: failure, 2: wrong usage, 128 + n: interrupted by signal n, such as 130 for SIGINT (Ctrl-C) and 143
+    for SIGTERM, also if a run was stopped and saved.
+    """
     chosen = _read(arguments)
     if chosen.verbose:
         log_to_stderr()
@@ -28,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verb(chosen)
     except KeyboardInterrupt:
         _complain("interrupted")
-        return 130
+        return _interrupted_status("SIGINT")
+    except InterruptError as error:
+        _complain(str(error))
+        return _interrupted_status(error.signal)
     except BrokenPipeError:  # the reader of the output, such as `head`, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -66,9 +75,10 @@ def _run(chosen: argparse.Namespace) -> int:
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
         say=_print_to_stderr if not chosen.json else lambda _: None,
     )
-    if summary is not None:
-        _print([to_json(to_document(summary))] if chosen.json else summary_lines(summary))
-    return 0
+    if summary is None:
+        return 0
+    _print([to_json(to_document(summary))] if chosen.json else summary_lines(summary))
+    return _interrupted_status(summary.ended) if summary.interrupted else 0
 
 
 def _check(chosen: argparse.Namespace) -> int:
@@ -246,6 +256,10 @@ def _add_verb(
     verb.add_argument("--verbose", action="store_true", help="log details, such as why a model cannot be split")
     verb.set_defaults(verb=action)
     return verb
+
+
+def _interrupted_status(name: str) -> int:
+    return 128 + signal.Signals[name]
 
 
 def _print(lines: Sequence[str]) -> None:

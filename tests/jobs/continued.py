@@ -73,7 +73,7 @@ class ResumeMatrix:
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             for batch in self.batches(plan, 0):
-                if batch.step == HALF:
+                if batch.step == HALF + 1:
                     saver = Saver(self.store(number), self.groups[plan.mesh.size], self.device, plan, {}, Retention())
                     optimizer_state = assembly.trainer.update.state()
                     saver.save(assembly.part.state_dict_tensors, optimizer_state, SavePoint(HALF))
@@ -105,16 +105,18 @@ class ResumeMatrix:
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
                 folder = self.checker._reference_folder(self.checker._variant(plan))
-                differences = compare_step(assembly.part.state, assembly.part.trainable, batch.step, loss, lr, folder)
+                differences = compare_step(
+                    assembly.part.state, assembly.part.trainable, batch.step - 1, loss, lr, folder
+                )
                 step_differences.append(first_or_worst(differences))
         worst = first_or_worst(step_differences)
         return {"size": worst.size, "tensor": worst.tensor, "step": worst.step, "digest": digest(assembly.part.state)}
 
     def batches(self, plan: Plan, step: int):
-        """Return this rank's batches from a step to the last."""
+        """Return this rank's batches after `step` steps to the last."""
         batches = self.data.batches(plan, plan.mesh.data_rank(self.world.rank), workers=0)
         batches.start(step, step * self.job.global_batch)
-        return (batch for batch in batches if batch.step < STEPS)
+        return (batch for batch in batches if batch.step <= STEPS)
 
 
 def digest(tensors) -> str:

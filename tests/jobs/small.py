@@ -45,6 +45,8 @@ def job(
     every: int = 1000,
     to: str = "",
     lr: float = 0.05,
+    better: str = "lower",
+    patience: int | None = None,
 ) -> oc.Job:
     return oc.Job(
         model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
@@ -54,5 +56,5 @@ def job(
         save=oc.Save(every=every, to=to or None),
         global_batch=8,
         epochs=epochs,
-        evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10),
+        evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10, better=better, patience=patience),
     )

@@ -3,12 +3,23 @@
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
+
+SignalName = Literal["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"]
 
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
 class OnecurveError(Exception):
     """An error in the user's input or environment. Only its message is shown, without a traceback."""
+
+
+class InterruptError(OnecurveError):
+    """A signal ended the work before it was done."""
+
+    def __init__(self, text: str, signal: SignalName) -> None:
+        super().__init__(text)
+        self.signal = signal
 
 
 class UserCodeError(OnecurveError):

@@ -34,7 +34,7 @@ class Terminal:
             self._show_step(record)
         elif isinstance(record, EvaluationRecord):
             self._console.print(
-                f"step {record.step + 1:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}",
+                f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}",
                 highlight=False,
             )
         elif isinstance(record, StartRecord):
@@ -49,7 +49,7 @@ class Terminal:
     def _show_step(self, record: StepRecord) -> None:
         seconds = sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0)
         self._speed.add(record.step, record.samples, seconds)
-        done = record.step + 1
+        done = record.step
         if record.skipped:
             self._console.print(f"[yellow]step {done}: loss or gradient is not finite, update skipped[/yellow]")
         speed = f"{self._speed.samples_per_second:,.0f} samples/s"
@@ -113,7 +113,7 @@ class _Speed:
     def add(self, step: int, samples: int, seconds: float) -> None:
         """`samples`: samples since the start of the run, including those before this process resumed it."""
         if self._samples_before is None:
-            self._samples_before = samples * step / (step + 1)
+            self._samples_before = samples * (step - 1) / step
         self._recent = [*self._recent[-_SPEED_WINDOW + 1 :], (samples - self._samples_before, seconds)]
         self._samples_before = samples
 

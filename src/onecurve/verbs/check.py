@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.convert import from_plain, to_json
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
 from onecurve.describe.verdict import CheckResult
@@ -64,12 +64,14 @@ def check(
     if launched is not None or world_size == 1:
         from onecurve.verbs.check_worker import check_plans
 
-        with StopRequest() as stop:
+        with StopRequest(alone=launched is None) as stop:
             return check_plans(request, stop)
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
         result = Path(folder) / "result.json"
-        if not launch("onecurve.verbs.rank", ["check", to_json(replace(request, result=str(result)))], world_size):
-            raise OnecurveError("interrupted")
+        request = replace(request, result=str(result))
+        stopped = launch("onecurve.verbs.rank", ["check", to_json(request)], world_size)
+        if stopped is not None:
+            raise InterruptError(f"interrupted by {stopped} before all plans were checked", stopped)
         return from_plain(CheckResult, json.loads(result.read_text()), "check")
 
 

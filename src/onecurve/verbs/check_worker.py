@@ -3,7 +3,6 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from onecurve.data.training_data import TrainingData, open_data
 from onecurve.describe.convert import from_json, to_plain
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.requests import CheckRequest
@@ -24,6 +23,7 @@ from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
+from onecurve.launch.stop import StopRequest
 from onecurve.planner.completion import PlanCompleter
 from onecurve.prove.comparison import LIMIT
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS
@@ -43,7 +43,7 @@ class _Resolution:
     notes: tuple[str, ...]
 
 
-def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
+def check_as_rank(request: str, stop: StopRequest) -> None:
     """Entry point of a launched rank."""
     asked = from_json(CheckRequest, request.encode(), "request")
     if asked.verbose:
@@ -53,7 +53,7 @@ def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
         Path(asked.result).write_text(json.dumps(to_plain(result)))  # Python's JSON keeps NaN and infinity
 
 
-def check_plans(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | None:
+def check_plans(request: CheckRequest, stop: StopRequest) -> CheckResult | None:
     """Take part in the check of all plans; return the result on rank 0."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
@@ -83,7 +83,7 @@ def check_plans(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult 
             if table:
                 table.add(verdicts[-1])
             if any(all_gather_text("stop" if stop() else "")):
-                raise OnecurveError(f"interrupted after {len(verdicts)} of {len(checked)} plans")
+                raise InterruptError(f"interrupted after {len(verdicts)} of {len(checked)} plans", stop.signal)
         notes = [*resolution.notes, *checker.notes(verdicts)]
     finally:
         if world.rank == 0:

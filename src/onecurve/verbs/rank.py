@@ -22,7 +22,7 @@ def main(verb: str, request: str) -> int:
     return 0
 
 
-def _work_of(verb: str) -> Callable[[str, Callable[[], bool]], object]:
+def _work_of(verb: str) -> Callable[[str, StopRequest], object]:
     if verb == "run":
         from onecurve.verbs.run_worker import run_as_rank
 

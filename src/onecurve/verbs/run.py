@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onecurve.describe.convert import from_plain, read_toml, to_json
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.convert import from_plain, read_toml, to_document, to_json
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.device import local_cluster
+from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
@@ -46,6 +47,9 @@ def run(
 
     Without a plan it plans by itself, in one of the precisions; with `ranks` alone the model is replicated on each.
     It starts its ranks on this host. Under torchrun it is one of the ranks, and returns None on all but rank 0.
+
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step and save it; `ended` in the summary then names the
+    signal. A signal before the first step, or a second one, raises an error instead.
     """
     script = Path(script)
     if not script.is_file():
@@ -80,7 +84,7 @@ def run(
     if launched_elsewhere or (ranks == 1 and estimate is None):
         from onecurve.verbs.run_worker import train
 
-        with StopRequest() as stop:
+        with StopRequest(alone=not launched_elsewhere) as stop:
             return train(request, stop)
     assert ranks is not None
     summary = _launch(request, ranks)
@@ -94,10 +98,17 @@ def _launch(request: RunRequest, ranks: int) -> RunSummary:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
     with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
         result = Path(scratch) / SUMMARY
-        launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
-        if not result.exists():
-            raise OnecurveError("interrupted before the ranks could finish; earlier checkpoints are unchanged")
-        return from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
+        stopped = launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
+        if stopped is not None and not result.exists():
+            raise InterruptError(
+                "interrupted before the ranks could finish; earlier checkpoints are unchanged", stopped
+            )
+        summary = from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
+    if stopped is not None and summary.interrupted and summary.ended != stopped:
+        # The ranks receive SIGINT whatever the signal was.
+        summary = replace(summary, ended=stopped)
+        replace_file(Path(request.out) / SUMMARY, [to_json(to_document(summary)).encode()])
+    return summary
 
 
 def _plan_of_folder(folder: Path, fresh: bool) -> Plan | None:

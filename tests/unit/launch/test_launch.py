@@ -7,7 +7,6 @@ import pytest
 from torch.distributed import TCPStore
 
 from harness import python
-
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.launch import failure_file
 from onecurve.launch.failure import first_failure
@@ -72,7 +71,7 @@ def test_if_only_connections_were_lost_it_is_said(tmp_path, monkeypatch) -> None
     assert message == f"rank 1 failed: the connection to another rank was lost: RuntimeError: {CLOSED}"
 
 
-def test_a_connection_of_the_users_own_code_is_not_one_between_ranks(tmp_path, monkeypatch) -> None:
+def test_a_connection_of_the_users_own_code_is_not_one_between_ranks() -> None:
     error = UserCodeError("data: it raised ConnectionResetError")
     error.__cause__ = ConnectionResetError(104, "Connection reset by peer")
     assert lost_connection(error) == ""

@@ -89,7 +89,7 @@ def test_a_path_that_cannot_be_written_is_refused(finished: tuple[Path, dict[str
 
 
 def test_best_exports_the_checkpoint_of_the_best_evaluation(tmp_path: Path) -> None:
-    last = train(tmp_path, evaluate_after=0)
+    last = train(tmp_path, evaluate_after=1)
     summary = oc.export(tmp_path, best=True, quiet=True)
     assert summary.step == 1
     exported = load_file(summary.path)
