@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,6 +15,7 @@ import onecurve
 from onecurve.describe.convert import to_document, to_json, to_plain
 from onecurve.describe.errors import InterruptError
 from onecurve.report.log import log_to_stderr
+from onecurve.report.text import print_lines
 
 _JSON_VERSION = 1
 """Version of `--json` output that is not also the content of a file."""
@@ -77,7 +78,7 @@ def _run(chosen: argparse.Namespace) -> int:
     )
     if summary is None:
         return 0
-    _print([to_json(to_document(summary))] if chosen.json else summary_lines(summary))
+    _print_result(summary_lines(summary), to_document(summary) if chosen.json else None)
     return _interrupted_status(summary.ended) if summary.interrupted else 0
 
 
@@ -96,10 +97,8 @@ def _check(chosen: argparse.Namespace) -> int:
     )
     if result is None:
         return 0
-    if chosen.json:
-        _print([to_json({"version": _JSON_VERSION, "holds": result.holds, **to_plain(result)})])
-    else:
-        _print(result_lines(result))
+    plain = {"version": _JSON_VERSION, "holds": result.holds, **to_plain(result)}
+    _print_result(result_lines(result), plain if chosen.json else None)
     return 0 if result.holds else 1
 
 
@@ -110,7 +109,7 @@ def _probe(chosen: argparse.Namespace) -> int:
     cluster = probe(chosen.out, quiet=chosen.json)
     if cluster is not None:
         lines = [*cluster_lines(cluster), f"written: {chosen.out}"]
-        _print([to_json(to_document(cluster))] if chosen.json else lines)
+        _print_result(lines, to_document(cluster) if chosen.json else None)
     return 0
 
 
@@ -128,12 +127,10 @@ def _plan(chosen: argparse.Namespace) -> int:
             out=chosen.out,
             say=say,
         )
-    if chosen.json:
-        _print([to_json({"version": _JSON_VERSION, **advice_plain(advice)})])
-    else:
-        _print(advice_lines(advice))
-        if advice.best is not None:
-            _print(["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"])
+    lines = advice_lines(advice)
+    if advice.best is not None:
+        lines += ["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"]
+    _print_result(lines, {"version": _JSON_VERSION, **advice_plain(advice)} if chosen.json else None)
     return 0 if advice.best is not None else 1
 
 
@@ -142,7 +139,7 @@ def _export(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.export import export
 
     summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script, quiet=chosen.json)
-    _print([to_json(to_document(summary))] if chosen.json else export_lines(summary))
+    _print_result(export_lines(summary), to_document(summary) if chosen.json else None)
     return 0
 
 
@@ -262,9 +259,12 @@ def _interrupted_status(name: str) -> int:
     return 128 + signal.Signals[name]
 
 
-def _print(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
+def _print_result(lines: Sequence[str], plain: dict[str, Any] | None) -> None:
+    """Print the lines, or with --json the plain data instead."""
+    if plain is not None:
+        print(to_json(plain), flush=True)
+    else:
+        print_lines(lines)
 
 
 def _print_to_stderr(text: str) -> None:

@@ -13,6 +13,7 @@ from onecurve.describe.requests import CheckRequest
 from onecurve.describe.verdict import CheckResult
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
+from onecurve.job.script import Script, script_path
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import read_plan
@@ -23,7 +24,7 @@ _MAX_DEFAULT_RANKS = 4
 
 
 def check(
-    script: str | Path,
+    script: Script,
     arguments: Sequence[str] = (),
     *,
     plans: Sequence[str | Plan] = (),
@@ -34,12 +35,12 @@ def check(
 ) -> CheckResult | None:
     """Compare the job of a script, split by each plan, with one device: `oc.check("train.py", ranks=2)`.
 
+    `script`: the Python file that defines job(), or that function itself; the ranks import the file.
     Without `plans` it tries a matrix of plans for worlds of up to `ranks` (default: 4, at most the number of devices).
     In fp64 every weight, buffer and gradient is compared after every step; in fp32 the loss curve. Under torchrun it
     returns None on all ranks but the first.
     """
-    if not Path(script).is_file():
-        raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
+    path = script_path(script, "check")
     if precision not in _STEPS:
         raise OnecurveError(f"check: precision {precision!r} (known: {', '.join(_STEPS)})")
     if (ranks is not None and ranks < 1) or (steps is not None and steps < 1):
@@ -52,7 +53,7 @@ def check(
             f"check: a plan needs {world_size} ranks, but this world has {launched.size}; start more ranks"
         )
     request = CheckRequest(
-        script=str(script),
+        script=str(path),
         arguments=tuple(arguments),
         plans=chosen,
         ranks=world_size,

@@ -9,7 +9,7 @@ from onecurve.describe.advice import Advice
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
-from onecurve.job.script import load_job
+from onecurve.job.script import Script, load_job, script_path
 from onecurve.planner.clusters import HERE, find_cluster
 from onecurve.planner.plan_choice import read_precisions
 from onecurve.planner.planner import Planner
@@ -19,7 +19,7 @@ from onecurve.verbs.probe import probe_this_host
 
 
 def plan(
-    script: str | Path,
+    script: Script,
     arguments: Sequence[str] = (),
     *,
     cluster: str | Cluster = HERE,
@@ -30,13 +30,15 @@ def plan(
 ) -> Advice:
     """Plan the job of a script for a cluster: `oc.plan("train.py", cluster="2x8xH100", precision=["bf16"])`.
 
+    `script`: the Python file that defines job(), or that function itself.
     `cluster`: `here`, a shorthand as above, or a cluster.toml that `onecurve probe` wrote. `precision`: those that the
     plan may compute in. `price`: per device-hour (per host-hour on CPU). `out`: the plan.toml to write.
     """
+    path = script_path(script, "plan")
     precisions = read_precisions(precision)
     say("reading the job")
-    job = load_job(Path(script), arguments)
-    refuse_manual_backward(job, f"{script}: it cannot be planned")
+    job = load_job(path, arguments)
+    refuse_manual_backward(job, f"{path}: it cannot be planned")
     data = open_data(job)
     machines = _with_price(find_cluster(cluster, probe_this_host, say), price)
     planner = Planner(job, data, machines, precisions, say, compare_precisions=True)
@@ -44,7 +46,7 @@ def plan(
         planner.time_model()
     else:
         planner.ignore_read_time()
-    advice = planner.advice(str(script))
+    advice = planner.advice(str(path))
     if out is not None and advice.best is not None:
         Path(out).write_text(plan_file(advice), encoding="utf-8")
     return advice

@@ -19,6 +19,7 @@ from onecurve.describe.summary import RunSummary
 from onecurve.device.device import local_cluster
 from onecurve.device.files import replace_file
 from onecurve.device.world import World
+from onecurve.job.script import Script, load_job, script_path
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
@@ -31,7 +32,7 @@ _SHORT_RUN_SECONDS = 120.0
 
 
 def run(
-    script: str | Path,
+    script: Script,
     arguments: Sequence[str] = (),
     *,
     plan: str | Plan = AUTO,
@@ -45,15 +46,14 @@ def run(
 ) -> RunSummary | None:
     """Train the job of a script: `oc.run("train.py", ["lr=1e-4"], ranks=2)`.
 
+    `script`: the Python file that defines job(), or that function itself; the ranks import the file.
     Without a plan it plans by itself, in one of the precisions; with `ranks` alone the model is replicated on each.
     It starts its ranks on this host. Under torchrun it is one of the ranks, and returns None on all but rank 0.
 
     SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step and save it; `ended` in the summary then names the
     signal. A signal before the first step, or a second one, raises an error instead.
     """
-    script = Path(script)
-    if not script.is_file():
-        raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
+    script = script_path(script, "run")
     folder = Path(out) if out is not None else Path("runs") / script.stem
     chosen = read_plan(plan)
     estimate = None
@@ -124,7 +124,6 @@ def _plan_here(
 ) -> Estimate | None:
     """Return the best plan on this host, or None if the job cannot be planned: it is then run as it is."""
     from onecurve.data.training_data import open_data
-    from onecurve.job.script import load_job
     from onecurve.planner.clusters import this_host
     from onecurve.planner.planner import Planner
     from onecurve.verbs.probe import probe_this_host
