@@ -10,7 +10,7 @@ from rich.console import Console
 
 _COLUMN_START = re.compile(r"\S {2,}(?=\S)")
 _MAX_INDENT_FRACTION = 0.5
-"""Of the width; a line whose last column begins further right continues at the left."""
+"""Part of the width; a last column that begins further right gets a line of its own."""
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -29,14 +29,13 @@ def print_markup(console: Console, markup: str) -> None:
 def wrapped(line: str, width: int | None) -> list[str]:
     """Break a line between words, so that no part is wider than `width` unless it is one word; None does not break it.
 
-    Columns of a table are two spaces or more apart. What does not fit continues under the last column.
+    Columns of a table are two spaces or more apart. What does not fit continues under the last column, or on a line of
+    its own if that column begins far to the right.
     """
     if width is None or len(line) <= width:
         return [line]
-    starts = [match.end() for match in _COLUMN_START.finditer(line)]
-    indent = starts[-1] if starts and starts[-1] <= _MAX_INDENT_FRACTION * width else _leading_spaces(line) + 2
-    return textwrap.wrap(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _leading_spaces(line: str) -> int:
-    return len(line) - len(line.lstrip())
+    indent = len(line) - len(line.lstrip()) + 2
+    start = max((match.end() for match in _COLUMN_START.finditer(line)), default=indent)
+    if start > _MAX_INDENT_FRACTION * width and start > indent:
+        return [*wrapped(line[:start].rstrip(), width), *wrapped(" " * indent + line[start:], width)]
+    return textwrap.wrap(line, width, subsequent_indent=" " * start, break_long_words=False, break_on_hyphens=False)

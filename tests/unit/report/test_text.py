@@ -30,6 +30,14 @@ def test_a_table_continues_under_its_last_column() -> None:
     ]
 
 
+def test_a_last_column_far_to_the_right_gets_its_own_line() -> None:
+    assert wrapped(LONG, 46) == [
+        "  shard2·tensor2 mb4 fp32",
+        "    12% slower: all-gathers of the parameters",
+        "      take 41.2 ms of each step",
+    ]
+
+
 def test_a_file_gets_whole_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     print_lines([LONG])
