@@ -62,7 +62,7 @@ def compare(run: Run) -> dict[str, Any] | None:
     published = replace(run.plan(), reduce="step")
     if published.global_batch != estimator.costs.global_batch:
         return None
-    found = BranchAndBound(Space(estimator)).run().best
+    found = BranchAndBound(Space(estimator)).run().chosen
     return {
         "model": run.row["model"],
         "devices": f"{int(run.number('gpus'))} {hosts.device.name}",

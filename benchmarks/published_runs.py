@@ -6,7 +6,8 @@ benchmarks/data/published_runs_small.csv (small models).
 It prints the error of the predicted step time for all dense rows, for the rows that the constants were fitted on (their
 id hashes to an even number, see benchmarks/fit.py), for the other rows, and without the efficiency that transformer.py
 states for each framework. It also prints the error of the predicted memory, and regret: among rows that differ only in
-the plan, how much longer the plan predicted to be fastest took than the fastest measured plan.
+the plan, how much longer the plan predicted to be fastest took than the fastest measured plan. Last comes how often the
+predicted order of two plans is right if their predictions hardly differ.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from pathlib import Path
 from zlib import crc32
 
@@ -24,6 +26,7 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
 from onecurve.predict.memory import memory_components
 from onecurve.predict.step import Predictor
+from onecurve.search.simplicity import INDISTINGUISHABLE
 
 DATA = [Path(__file__).parent / "data" / name for name in ("published_runs.csv", "published_runs_small.csv")]
 _SAME_JOB = ("model", "layers", "hidden", "heads", "gpu", "gpus", "global_batch", "seq_len", "precision", "source")
@@ -79,16 +82,41 @@ def errors(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, fl
 
 def regret(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, float]:
     """Return the mean and the maximum regret in percent over the groups of runs that differ only in the plan."""
-    groups = defaultdict(list)
-    for run in runs:
-        groups[tuple(run.row[name] for name in _SAME_JOB)].append(run)
     regrets = []
-    for group in groups.values():
+    for group in _same_jobs(runs):
         if len({str(run.plan()) for run in group}) > 1:
             best = min(run.measured for run in group)
             regrets.append(100 * (min(group, key=predict).measured / best - 1))
     mean = statistics.fmean(regrets) if regrets else 0.0
     return {"groups": len(regrets), "mean": mean, "max": max(regrets, default=0.0)}
+
+
+def near_comparisons(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, float]:
+    """Return in how many percent of the pairs the plan that is predicted to be slightly faster was faster.
+
+    A pair differs only in the plan, and in the predicted time by at most the margin within which the search prefers the
+    simpler plan. `slower` is how much longer the other plan took, in percent, on average.
+    """
+    extra = []
+    for group in _same_jobs(runs):
+        for pair in combinations(group, 2):
+            first, second = sorted(pair, key=predict)
+            near = predict(second) <= predict(first) * (1 + INDISTINGUISHABLE)
+            if near and str(first.plan()) != str(second.plan()):
+                extra.append(second.measured / first.measured - 1)
+    return {
+        "pairs": len(extra),
+        "right": 100 * statistics.fmean(each > 0 for each in extra) if extra else 0.0,
+        "slower": 100 * statistics.fmean(extra) if extra else 0.0,
+    }
+
+
+def _same_jobs(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the groups of runs that differ only in the plan."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[tuple(run.row[name] for name in _SAME_JOB)].append(run)
+    return list(groups.values())
 
 
 def judge(runs: Sequence[Run], constants: Constants | None = None) -> dict[str, object]:
@@ -113,6 +141,7 @@ def judge(runs: Sequence[Run], constants: Constants | None = None) -> dict[str, 
         "chosen_on": errors([run for run in dense if is_fitting_row(run)], cached_time),
         "not_seen": errors([run for run in dense if not is_fitting_row(run)], cached_time),
         "regret": regret(dense, cached_time),
+        "near_comparisons": near_comparisons(dense, cached_time),
         "without_framework_factors": errors(dense, lambda run: predicted(run, constants, factors=False)),
         "memory": memory(runs),
         "skipped": skipped,
@@ -138,6 +167,12 @@ def main() -> None:
     print(f"memory: n {result['memory']['n']}, error {result['memory']['mape']:.1f} %")
     print(f"regret over {result['regret']['groups']} groups: mean {result['regret']['mean']:.1f} %, ", end="")
     print(f"max {result['regret']['max']:.1f} %")
+    near = result["near_comparisons"]
+    print(
+        f"plans predicted within {INDISTINGUISHABLE:.0%} of each other: {near['pairs']} pairs, the faster one was ",
+        end="",
+    )
+    print(f"faster in {near['right']:.0f} %; the slower one took {near['slower']:.1f} % longer on average")
 
 
 def _line(errors: dict[str, float]) -> str:

@@ -267,24 +267,28 @@ class MeasuredPlan:
 
 
 def _candidates(estimator: Estimator | None, count: int, batch: int, cluster: Cluster) -> list[Plan]:
-    """Return the chosen plan and the plans to measure: the default, the 8 best predicted, and a sample of the rest.
+    """Return the chosen plan and the plans to measure: the default, it, the 8 best predicted, some others.
 
     Return no plans if there is no estimator, as on all ranks but the first.
     """
     if estimator is None:
         return []
     space = Space(estimator)
-    best = BranchAndBound(space).run().best
-    assert best is not None
+    candidate = BranchAndBound(space).run().chosen
+    assert candidate is not None
     layouts = dict(estimator.costs.layouts)
-    plans = [replace(plan, layouts=layouts if plan.mesh.tensor > 1 else {}) for plan in space.plans()]
+
+    def with_layouts(plan: Plan) -> Plan:
+        return replace(plan, layouts=layouts if plan.mesh.tensor > 1 else {})
+
+    chosen, plans = with_layouts(candidate.plan), [with_layouts(plan) for plan in space.plans()]
     plans = [plan for plan in plans if sum(estimator.memory(plan).values()) <= estimator.available(plan)]
     plans.sort(key=lambda plan: sum(estimator.seconds(plan).values()))
     rest = [plan for plan in plans[8:] if sum(estimator.seconds(plan).values()) < _MAX_STEP_SECONDS]
     default = default_plan(batch, cluster.devices)
-    chosen = replace(best.plan, layouts=layouts if best.plan.mesh.tensor > 1 else {})
-    first = [default, *(plan for plan in plans[:8] if plan != default)]
-    others = [plan for plan in rest if plan != default]
+    best = [plan for plan in plans[:8] if plan not in (default, chosen)]
+    first = [default, *([chosen] if chosen != default else []), *best]
+    others = [plan for plan in rest if plan not in (default, chosen)]
     return [chosen, *first, *random.Random(0).sample(others, min(len(others), count - len(first)))]
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -71,6 +72,7 @@ def _run(chosen: argparse.Namespace) -> int:
         ranks=chosen.ranks,
         out=chosen.out,
         fresh=chosen.fresh,
+        change=chosen.change or (),
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
@@ -114,7 +116,7 @@ def _probe(chosen: argparse.Namespace) -> int:
 
 
 def _plan(chosen: argparse.Namespace) -> int:
-    from onecurve.report.advice import advice_lines, advice_plain
+    from onecurve.report.advice import advice_lines, advice_plain, start_lines
     from onecurve.verbs.plan import plan
 
     with _progress(chosen.json) as say:
@@ -127,10 +129,11 @@ def _plan(chosen: argparse.Namespace) -> int:
             out=chosen.out,
             say=say,
         )
-    lines = advice_lines(advice)
-    if advice.best is not None:
-        lines += ["", f"written: {chosen.out}; train with: onecurve run {chosen.script} --plan {chosen.out}"]
-    _print_result(lines, {"version": _JSON_VERSION, **advice_plain(advice)} if chosen.json else None)
+    _print_result(advice_lines(advice), {"version": _JSON_VERSION, **advice_plain(advice)} if chosen.json else None)
+    if advice.best is not None and not chosen.json:
+        command = shlex.join(["run", chosen.script, *chosen.arguments, "--plan", chosen.out])
+        # Not wrapped: a command with line breaks cannot be copied.
+        print("", f"written: {chosen.out}", *start_lines(advice, command), sep="\n", flush=True)
     return 0 if advice.best is not None else 1
 
 
@@ -176,6 +179,11 @@ def _add_run(verbs: Verbs) -> None:
     )
     run.add_argument(
         "--fresh", action="store_true", help="start over instead of continuing from the newest checkpoint in FOLDER"
+    )
+    run.add_argument(
+        "--change",
+        metavar="LIST",
+        help="continue although these fields of the job have changed: lr, schedule, global_batch, steps",
     )
     run.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"

@@ -115,7 +115,7 @@ class ResumeMatrix:
     def batches(self, plan: Plan, step: int):
         """Return this rank's batches after `step` steps to the last."""
         batches = self.data.batches(plan, plan.mesh.data_rank(self.world.rank), workers=0)
-        batches.start(step, step * self.job.global_batch)
+        batches.start(step, step * self.job.global_batch, self.data.steps)
         return (batch for batch in batches if batch.step <= STEPS)
 
 

@@ -45,6 +45,8 @@ def job(
     every: int = 1000,
     to: str = "",
     lr: float = 0.05,
+    batch: int = 8,
+    warmup: int = 0,
     better: str = "lower",
     patience: int | None = None,
 ) -> oc.Job:
@@ -54,7 +56,8 @@ def job(
         data=lambda: Points(nan, raises, killed, slow),
         optimizer=oc.AdamW(lr=lr),
         save=oc.Save(every=every, to=to or None),
-        global_batch=8,
+        schedule=oc.constant(warmup),
+        global_batch=batch,
         epochs=epochs,
         evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10, better=better, patience=patience),
     )

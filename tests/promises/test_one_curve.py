@@ -185,6 +185,13 @@ def test_a_tricky_model_holds(arguments: list[str]) -> None:
     check(JOBS / "tricky.py", arguments, plans=plans if not arguments else plans[1:4:2], steps=4)
 
 
+def test_a_pretrained_and_compiled_model_with_a_cache_and_complex_parameters_holds() -> None:
+    plans = ["mb4×2", "replicate2 mb4 recompute=full", "shard2 mb4", "shard2 mb2×2 recompute=full", "pipeline2 mb4×2"]
+    result = oc.check(JOBS / "ready_made.py", plans=plans, steps=2, quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+    assert any("torch.compile was taken off" in note for note in result.notes)
+
+
 def test_check_says_that_dropout_was_switched_off() -> None:
     result = oc.check(JOBS / "tricky.py", plans=["mb16"], quiet=True)
     assert result.holds

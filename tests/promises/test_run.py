@@ -45,7 +45,7 @@ def test_a_run_writes_records_weights_and_plan_and_does_not_overwrite(tmp_path) 
     assert "a: this run has already ended; add --fresh" in again.stdout
     other = onecurve("run", SMALL, "--ranks", "2", "--out", "a", cwd=tmp_path)
     assert other.returncode == 1
-    assert "differs in steps (steps was 8, is 16)" in other.stderr
+    assert "differs in steps (steps was 1 epoch, is 2 epochs); add --change steps to continue" in other.stderr
     (tmp_path / "b" / "records").mkdir(parents=True)
     (tmp_path / "b" / "thesis.tex").touch()
     foreign = onecurve("run", SMALL, "--out", "b", "--fresh", cwd=tmp_path)

@@ -5,7 +5,6 @@ convolutions and attention. The recomputation leaves buffers unchanged, so batch
 once per forward.
 """
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -13,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from onecurve.describe.plan import Recompute
+from onecurve.model.object_copy import copy_sharing_tensors
 
 _aten = torch.ops.aten
 _EXPENSIVE_OPS = frozenset(
@@ -62,8 +61,7 @@ def _checkpointed(
     leaves, structure = pytree.tree_flatten((arguments, kwargs))
     if all(isinstance(leaf, _NOT_COPIED) for leaf in leaves):
         return checkpoint(forward, *arguments, use_reentrant=False, context_fn=contexts, **kwargs)
-    with _DeepcopySharesTensors():
-        copies = [None if isinstance(leaf, _NOT_COPIED) else copy.deepcopy(leaf) for leaf in leaves]
+    copies = [None if isinstance(leaf, _NOT_COPIED) else copy_sharing_tensors(leaf) for leaf in leaves]
     runs = 0
 
     def run(*run_leaves: Any) -> Any:
@@ -77,17 +75,6 @@ def _checkpointed(
         return forward(*run_arguments, **run_kwargs)
 
     return checkpoint(run, *leaves, use_reentrant=False, context_fn=contexts)
-
-
-class _DeepcopySharesTensors(TorchFunctionMode):
-    """While active, copy.deepcopy copies objects but not the tensors inside them."""
-
-    def __torch_function__(
-        self, function: Any, _: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if function is Tensor.__deepcopy__:
-            return arguments[0]
-        return function(*arguments, **(kwargs or {}))
 
 
 def _checkpoint_contexts(block: nn.Module, mode: Recompute) -> ContextPair:

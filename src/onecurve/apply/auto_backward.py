@@ -48,14 +48,14 @@ class AutoBackwardPart(BasePart):
     def _finish_construction(self) -> None:
         """Collect the local tensors. Call this after DDP or fully_shard has wrapped the module."""
         self._collect_local_tensors()
-        scalars = unsharded(self.trainable) if self._fsdp_root else []
-        self._scalar_reducer = GradientReducer(scalars, self._mesh.data_group)
+        left_over = unsharded(self.trainable) if self._fsdp_root else []
+        self._unsharded_reducer = GradientReducer(left_over, self._mesh.data_group)
         self._batch_norm_statistics = sync_batch_norm.BatchNormStatistics(self.module)
 
     def _take_gradients(self) -> None:
         for local_tensor in self.trainable:
             local_tensor.take_gradient()
-        self._scalar_reducer()
+        self._unsharded_reducer()
 
     def drop_gathered(self) -> None:
         super().drop_gathered()

@@ -5,6 +5,12 @@
   rank splits or joins its local elements.
 - Log-softmax and negative log-likelihood over a sharded vocabulary: sums over the ranks instead of gathered logits.
   torch's own implementation (loss_parallel) is correct only if one directly follows the other.
+- Mean of negative log-likelihoods over sharded samples or positions: torch averages the means of the ranks, which is
+  wrong if their numbers of counted targets differ (a shifted label at the end of each sequence is ignored).
+- In-place changes of a view: if the view needed a redistribution, it is a copy, and the change would be lost silently.
+- Indexed writes (index_add, index_put, scatter_add), which run on full tensors.
+- Reading a value (Tensor.item), which must be that of the full tensor.
+- Views of a tensor that a redistribution left with other strides than DTensor remembers.
 - Convolution: torch's handler shards images along their width; here convolutions run on replicated tensors.
 """
 
@@ -16,14 +22,16 @@ import torch
 import torch.distributed._functional_collectives as collectives
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.distributed.tensor.experimental import register_sharding
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils import _pytree as pytree
 
+from onecurve.apply.replicated_fallback import register_replicated_fallback, run_replicated
+
 _aten = torch.ops.aten
-_REDUCTION_NONE, _REDUCTION_MEAN = 0, 1  # at::Reduction
+_REDUCTION_NONE, _REDUCTION_MEAN, _REDUCTION_SUM = 0, 1, 2  # at::Reduction
 Arguments = tuple[Any, ...]
 Handler = Callable[[OpOverload, Arguments, dict[str, Any]], Any]
 """A function (operation, positional arguments, keyword arguments) → result."""
@@ -35,6 +43,7 @@ def register_dtensor_ops() -> None:
     register_sharding(_aten._scaled_dot_product_flash_attention_for_cpu.default)(_attention)
     register_sharding(_aten._scaled_dot_product_flash_attention_for_cpu_backward.default)(_attention_backward)
     DTensor._op_dispatcher._custom_op_handlers |= _HANDLERS
+    register_replicated_fallback()
 
 
 def _attention(*_: Any, attn_mask: Any = None, **__: Any) -> list[tuple[list[Any], list[Any]]]:
@@ -59,6 +68,35 @@ def _mask(mask: Any, placement: Placement) -> list[Placement]:
     if mask is None:
         return []
     return [placement if isinstance(placement, Shard) and mask.shape[placement.dim] > 1 else Replicate()]
+
+
+def _attention_with_mask(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Shard all tensors alike, the mask too: DTensor redistributes positional arguments only."""
+    mask = kwargs.get("attn_mask")
+    if not isinstance(mask, Tensor):
+        return _default(operation, arguments, kwargs)
+    tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
+    template = next(tensor for tensor in [*tensors, mask] if isinstance(tensor, DTensor))
+    sharded = (placement for placement in map(_only_placement, tensors) if placement in (Shard(0), Shard(1)))
+    placement = next(sharded, Replicate())
+    arguments = tuple(_placed(argument, placement, template) for argument in arguments)
+    kwargs = kwargs | {"attn_mask": _placed(mask, _mask(mask, placement)[0], template)}
+    return _default(operation, arguments, kwargs)
+
+
+def _placed(value: Any, placement: Placement, template: DTensor) -> Any:
+    """A tensor with this placement on the mesh of `template`; other values unchanged."""
+    if not isinstance(value, Tensor):
+        return value
+    if not isinstance(value, DTensor):
+        value = DTensor.from_local(value, template.device_mesh, [Replicate()], run_check=False)
+    return value.redistribute(placements=[placement])
+
+
+_ATTENTION = (
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+)
 
 
 def _split(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
@@ -110,8 +148,13 @@ def _log_softmax_backward(operation: OpOverload, arguments: Arguments, kwargs: d
 
 
 def _nll_loss(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """nll_loss_forward: (log-probabilities [N, C], target [N], weight, reduction, ignore_index) → (loss, count)"""
+    """nll_loss_forward: (log-probabilities [N, C, …], target [N, …], weight, reduction, ignore_index) → loss, count"""
     output, target, weight, reduction, ignore_index = arguments
+    if reduction == _REDUCTION_MEAN and _has_sharded_samples(output):
+        local_target = _local_target(output, target)
+        loss, count = operation(_local(output), local_target, _replicated(weight), _REDUCTION_SUM, ignore_index)
+        count = _all_reduce(count, "sum", output)
+        return _like(output, loss / count, Partial(), loss.shape), _like(output, count, Replicate(), count.shape)
     if not _has_sharded_classes(output) or weight is not None:
         return _default(operation, arguments, kwargs)
     is_local, local_class, is_counted = _local_targets(output, target, ignore_index)
@@ -125,6 +168,10 @@ def _nll_loss(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any
 
 def _nll_loss_backward(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
     gradient, output, target, weight, reduction, ignore_index, count = arguments
+    if reduction == _REDUCTION_MEAN and _has_sharded_samples(output):
+        inputs = _replicated(gradient), _local(output), _local_target(output, target), _replicated(weight)
+        local = operation(*inputs, reduction, ignore_index, _replicated(count))
+        return _like(output, local, output.placements[0], output.shape)
     if not _has_sharded_classes(output) or weight is not None:
         return _default(operation, arguments, kwargs)
     is_local, local_class, is_counted = _local_targets(output, target, ignore_index)
@@ -133,6 +180,24 @@ def _nll_loss_backward(operation: OpOverload, arguments: Arguments, kwargs: dict
     values = (-sample_gradient * is_local * is_counted).to(result.dtype).expand(len(local_class))
     result.scatter_(1, local_class[:, None], values[:, None])
     return _like(output, result, Shard(1), output.shape)
+
+
+def _has_sharded_samples(output: DTensor) -> bool:
+    """True if log-probabilities [N, C, …] are sharded along another dimension than that of the classes."""
+    placement = _only_placement(output)
+    return isinstance(placement, Shard | _StridedShard) and placement.dim != 1
+
+
+def _local_target(output: DTensor, target: Tensor) -> Tensor:
+    """The targets of this rank's samples or positions: targets [N, …] lack the dimension of the classes."""
+    placement: Any = output.placements[0]
+    dim = placement.dim - (placement.dim > 1)
+    if isinstance(placement, _StridedShard):
+        placement = _StridedShard(dim, split_factor=placement.split_factor)
+    else:
+        placement = Shard(dim)
+    replicated = DTensor.from_local(_replicated(target), output.device_mesh, [Replicate()], run_check=False)
+    return _local(replicated.redistribute(placements=[placement]))
 
 
 def _has_sharded_classes(output: DTensor) -> bool:
@@ -156,16 +221,106 @@ def _convolution(operation: OpOverload, arguments: Arguments, kwargs: dict[str, 
     return pytree.tree_map_only(Tensor, lambda tensor: _like(template, tensor, Replicate(), tensor.shape), result)
 
 
+def _read_value(operation: OpOverload, arguments: Arguments, _: dict[str, Any]) -> Any:
+    """Tensor.item() of the full tensor: DTensor would read this rank's partial sum."""
+    return operation(_replicated(arguments[0]))
+
+
+def _view(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """A redistributed tensor is contiguous on each rank, whatever strides DTensor remembers, and may need a copy."""
+    try:
+        return _default(operation, arguments, kwargs)
+    except (RuntimeError, ValueError):
+        contiguous = _with_contiguous_local(arguments[0])
+        if contiguous is arguments[0]:
+            raise
+        return _default(operation, (contiguous, *arguments[1:]), kwargs)
+
+
+def _contiguous(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Kernels that need contiguous tensors: DTensor may remember that a tensor is, although its local part is not."""
+    return _default(operation, tuple(map(_with_contiguous_local, arguments)), kwargs)
+
+
+def _with_contiguous_local(value: Any) -> Any:
+    placement = _only_placement(value)
+    if placement is None or _local(value).is_contiguous():
+        return value
+    return _like(value, _local(value).contiguous(), placement, value.shape)
+
+
+def _indexed(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    """Indexed writes on full tensors: torch shards their arguments along dimensions that do not fit together."""
+    if all(_is_full(value) for value in pytree.tree_leaves((arguments, kwargs))):
+        return _default(operation, arguments, kwargs)
+    return run_replicated(operation, arguments, kwargs)
+
+
+def _is_full(value: Any) -> bool:
+    return not isinstance(value, DTensor) or all(placement.is_replicate() for placement in value.placements)
+
+
+def _in_place(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+    tensor = arguments[0]
+    if not isinstance(tensor, DTensor):  # a plain tensor, in which the model keeps a value (a cache)
+        return run_replicated(operation, arguments, kwargs)
+    base = tensor._base if tensor._is_view() else None
+    if isinstance(base, DTensor) and _storage(base) != _storage(tensor):
+        raise NotImplementedError(
+            f"{operation} changes a view of a tensor that is sharded along the viewed dimension, which would change a "
+            "copy only"
+        )
+    return _default(operation, arguments, kwargs)
+
+
+def _storage(tensor: DTensor) -> int:
+    address: int = _local(tensor).untyped_storage()._cdata
+    return address
+
+
+_IN_PLACE: tuple[OpOverload, ...] = (
+    _aten.add_.Tensor,
+    _aten.sub_.Tensor,
+    _aten.mul_.Tensor,
+    _aten.div_.Tensor,
+    _aten.copy_.default,
+    _aten.zero_.default,
+    _aten.fill_.Scalar,
+    _aten.fill_.Tensor,
+    _aten.masked_fill_.Scalar,
+    _aten.masked_fill_.Tensor,
+)
+_INDEXED: tuple[OpOverload, ...] = (
+    _aten.index_add.default,
+    _aten.index_add_.default,
+    _aten.index_copy.default,
+    _aten.index_copy_.default,
+    _aten.index_put.default,
+    _aten.index_put_.default,
+    _aten._index_put_impl_.default,
+    _aten.scatter_add.default,
+    _aten.scatter_add_.default,
+)
+
 _HANDLERS: dict[OpOverload, Handler] = {
+    **dict.fromkeys(_ATTENTION, _attention_with_mask),
+    **dict.fromkeys(_INDEXED, _indexed),
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split,
     _aten.cat.default: _cat,
     _aten.convolution.default: _convolution,
     _aten.convolution_backward.default: _convolution,
+    **dict.fromkeys(_IN_PLACE, _in_place),
+    _aten.view.default: _view,
+    _aten.native_group_norm.default: _contiguous,
+    _aten.native_group_norm_backward.default: _contiguous,
+    _aten._local_scalar_dense.default: _read_value,
     _aten._log_softmax.default: _log_softmax,
     _aten._log_softmax_backward_data.default: _log_softmax_backward,
     _aten.nll_loss_forward.default: _nll_loss,
     _aten.nll_loss_backward.default: _nll_loss_backward,
+    _aten.nll_loss2d_forward.default: _nll_loss,
+    _aten.nll_loss2d_backward.default: _nll_loss_backward,
 }
 
 

@@ -14,7 +14,7 @@ _BUCKET_BYTES = 25 * 2**20  # the same as DDP's default
 
 
 def unsharded(local_tensors: Sequence[LocalTensor]) -> list[Tensor]:
-    """The tensors that fully_shard does not manage: scalars, which it refuses, or all of them if it is not used."""
+    """The tensors that fully_shard does not manage: scalars and complex ones, or all of them if it is not used."""
     return [local_tensor.local for local_tensor in local_tensors if "shard" not in _mesh_axes(local_tensor.registered)]
 
 

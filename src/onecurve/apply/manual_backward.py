@@ -21,6 +21,7 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel
+from onecurve.model.fake_mode import refuse_fake_tensors
 
 
 class ManualBackwardPart(BasePart):
@@ -39,10 +40,11 @@ class ManualBackwardPart(BasePart):
         super().__init__(deferred, plan, mesh, device, batch_norm)
         for child, blocks in children.items():
             self._transform_blocks([_join(child, block) for block in blocks] or [child])
-            autocast_forward(self.module.get_submodule(child), plan.precision, device)
+            module = self.module.get_submodule(child)
+            autocast_forward(module, plan.precision, device)
+            module.forward = refuse_fake_tensors()(module.forward)
             if mesh.shard_mesh is not None:
                 policy = shard_policy(plan)
-                module = self.module.get_submodule(child)
                 shard(module, blocks, mesh.shard_mesh, self._materializer.materialize, plan.sharding, policy)
         self._materializer.materialize(self.module)
         self._collect_local_tensors()

@@ -34,6 +34,7 @@ from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel, TraceableModule
+from onecurve.model.fake_mode import refuse_fake_tensors
 
 
 class PipelinePart(AutoBackwardPart):
@@ -81,6 +82,7 @@ class PipelinePart(AutoBackwardPart):
         self._rounds: Sequence[MicroBatch] = ()
         self._pending_sends: list[dist.Work] = []
 
+    @refuse_fake_tensors()
     def run_rounds(
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
@@ -109,6 +111,7 @@ class PipelinePart(AutoBackwardPart):
             reduce_shared()
         return self._totals if self.reports_metrics else torch.zeros_like(self._totals)
 
+    @refuse_fake_tensors()
     def infer(self, micro: MicroBatch) -> Any:
         """Run the model stage by stage, in evaluation mode.
 

@@ -10,6 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from onecurve.device.collectives import Group, all_reduce_sum
+from onecurve.model.fake_mode import refuse_fake_tensors
 
 UnusedParameterTrial = Callable[[nn.Module, torch.dtype, int], Tensor]
 """A function (module, dtype, trial number) → loss. It runs the model on a few samples, different ones for each trial
@@ -39,6 +40,7 @@ def replicate(
     return ddp
 
 
+@refuse_fake_tensors()
 def leaves_parameters_unused(module: nn.Module, trial: UnusedParameterTrial, dtype: torch.dtype, group: Group) -> bool:
     """True if a trial backward leaves a trainable parameter without a gradient on any rank. All ranks get the same
     answer; the module's buffers and gradients are restored."""

@@ -1,7 +1,8 @@
 """The axis `shard`: every rank holds a shard of each parameter, of its gradient and of its optimizer state.
 
 A block's parameters are all-gathered for its forward. With zero3 they are freed afterwards and all-gathered again for
-backward; with zero2 they stay until backward.
+backward; with zero2 they stay until backward. Scalars and complex parameters are not sharded: fully_shard refuses the
+former, and its reduce-scatter the latter.
 """
 
 import warnings
@@ -39,8 +40,8 @@ warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a vi
 
 
 def _fully_shard(module: nn.Module, settings: dict[str, Any]) -> FSDPModule:
-    scalars = {parameter for parameter in module.parameters() if parameter.dim() == 0}  # fully_shard refuses them
-    sharded = fully_shard(module, ignored_params=scalars, **settings)
+    unsharded = {parameter for parameter in module.parameters() if parameter.dim() == 0 or parameter.is_complex()}
+    sharded = fully_shard(module, ignored_params=unsharded, **settings)
     sharded.set_gradient_divide_factor(1.0)
     sharded.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
     return sharded

@@ -26,6 +26,7 @@ from onecurve.device.prefetch import Prefetcher
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel
+from onecurve.model.fake_mode import refuse_fake_tensors
 
 
 class SingleStagePart(AutoBackwardPart):
@@ -54,6 +55,7 @@ class SingleStagePart(AutoBackwardPart):
         self._finish_construction()
         self._prefetcher = Prefetcher(device)
 
+    @refuse_fake_tensors()
     def run_rounds(
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
@@ -72,6 +74,7 @@ class SingleStagePart(AutoBackwardPart):
         self._take_gradients()
         return totals if self.reports_metrics else torch.zeros_like(totals)
 
+    @refuse_fake_tensors()
     def infer(self, micro: MicroBatch) -> Any:
         self._set_mode(training=False)
         with torch.no_grad(), self._tensor_parallel_context(), autocast(self._plan.precision, self.device):

@@ -32,6 +32,8 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
 
 _SEQUENCE_DIM = 1
+_ADAPTIVE_POOLING = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
+"""Modules that set the strides of their output, which DTensor does not allow, if their input is channels-last."""
 
 
 class TensorAxis:
@@ -68,6 +70,8 @@ class TensorAxis:
             if not all(_tensor_placement(parameter).is_replicate() for parameter in parameters):
                 handles.append(submodule.register_forward_pre_hook(self._gather_inputs))
                 handles.append(submodule.register_forward_hook(self._reduce_output))
+            elif isinstance(submodule, _ADAPTIVE_POOLING):
+                handles.append(submodule.register_forward_pre_hook(_make_contiguous))
         return handles
 
     @contextmanager
@@ -162,6 +166,10 @@ class TensorAxis:
         if not isinstance(output, DTensor) or not output.placements[0].is_partial():
             return output
         return _Redistribute.apply(output, self._residual_placement(output), Replicate())  # type: ignore[no-untyped-call]
+
+
+def _make_contiguous(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.contiguous() if isinstance(value, DTensor) else value for value in arguments)
 
 
 class _Redistribute(torch.autograd.Function):

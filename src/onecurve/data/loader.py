@@ -135,9 +135,9 @@ class TrainingBatches:
         self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps)
         self._micro_batches = reader.open(self._shares, workers)
 
-    def start(self, step: int, position: int) -> None:
-        """Continue after `step` steps, with the sample at this position of the order."""
-        self._shares.step, self._shares.position = step, position
+    def start(self, step: int, position: int, steps: int) -> None:
+        """Continue after `step` steps, with the sample at this position of the order, up to step `steps`."""
+        self._shares.step, self._shares.position, self._shares.steps = step, position, steps
         self._micro_batches.rewind()
 
     def __iter__(self) -> Iterator[Batch]:

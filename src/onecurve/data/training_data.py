@@ -22,9 +22,9 @@ class TrainingData:
         """The batches of one data-parallel rank, one per step, read by `workers` processes."""
         return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers)
 
-    def micro(self, begin: int, end: int) -> MicroBatch:
-        """Read the samples at positions begin … end-1 in this process, as one micro-batch."""
-        return self.reader.batch(self.order.samples(begin, end))
+    def micro(self, begin: int, end: int, copies: int = 1) -> MicroBatch:
+        """Read the samples at positions begin … end-1 in this process, `copies` times in a row, as one micro-batch."""
+        return self.reader.batch([*self.order.samples(begin, end)] * copies)
 
 
 def open_data(job: Job) -> TrainingData:

@@ -3,6 +3,7 @@
 import tomllib
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
 from onecurve.describe.cluster import DeviceSpec, HostGroup, Link
@@ -14,14 +15,15 @@ _INTRA_HOST_LATENCY, _INTER_HOST_LATENCY = 3e-6, 8e-6
 
 
 def hosts_of(name: str, count: int, devices: int | None = None) -> HostGroup:
-    """Return `count` hosts with devices from the catalogue. A prefix of a name selects the match with the most memory.
+    """Return `count` hosts with devices from the catalogue.
 
+    The first words of a name are enough (`h100`); of several matches, the one with the most memory is selected.
     `devices` is the number of devices per host; by default it comes from the catalogue.
     """
     full_name, entry = _entry(name)
     spec = DeviceSpec(
         name=full_name,
-        kind="cuda",
+        kind=entry.get("kind", "cuda"),
         memory=entry["memory"],
         memory_bandwidth=entry["memory_bandwidth"],
         flops=entry["flops"],
@@ -40,19 +42,18 @@ def hosts_of(name: str, count: int, devices: int | None = None) -> HostGroup:
 
 def _entry(name: str) -> tuple[str, dict[str, Any]]:
     catalogue = _catalogue()
-    exact = next((full_name for full_name in catalogue if _normalized(full_name) == _normalized(name)), None)
-    if exact is not None:  # `l4` is the L4, even if the catalogue also has an L40S
-        return exact, catalogue[exact]
-    matches = [full_name for full_name in catalogue if _normalized(full_name).startswith(_normalized(name))]
+    typed = "".join(_words(name))
+    # Whole words only: an L40 is not an L40S, and an A10 is neither an A10G nor an A100.
+    matches = [full_name for full_name in catalogue if typed in accumulate(_words(full_name))]
     if not matches:
-        raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name, catalogue)})")
+        raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name.upper(), catalogue)})")
     largest = max(matches, key=lambda full_name: catalogue[full_name]["memory"])
     return largest, catalogue[largest]
 
 
-def _normalized(name: str) -> str:
-    """Lower case without spaces and dashes, as people type it: `rtx4090`."""
-    return name.lower().replace(" ", "").replace("-", "")
+def _words(name: str) -> list[str]:
+    """The words of a name in lower case, as people type them: `rtx4090`."""
+    return name.lower().replace("-", " ").split()
 
 
 @cache

@@ -157,7 +157,21 @@ class HostGroup:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The hardware that a job may use."""
+    """The hardware that a job may use. It is the content of a cluster.toml.
+
+    `onecurve.probe` measures one, and `onecurve.plan` also reads a shorthand such as `"2x8xH100"`.
+
+    Args:
+        groups: Groups of identical hosts, as `HostGroup`: their devices (memory in bytes, FLOPs per second), the links
+            between them (latency in seconds, bandwidth in bytes per second) and the price per hour.
+        constants: Efficiencies and overheads of the performance model, as `Constants`. Default: fitted to published
+            measurements.
+
+    Example::
+
+        cluster = oc.probe("cluster.toml")
+        print(cluster.devices, cluster.device_kind, "devices,", cluster.memory / 2**30, "GiB")
+    """
 
     file_version: ClassVar[int] = 1
 
@@ -205,6 +219,15 @@ class Cluster:
         """Return the groups with `ranks` ranks distributed over all hosts, the same number on every CPU host."""
         hosts = sum(group.count for group in self.groups)
         return tuple(group.as_ranks(max(1, -(-ranks // hosts))) for group in self.groups)
+
+    def placement(self, ranks: int) -> tuple[tuple[int, int], ...]:
+        """Return where `ranks` ranks run, as pairs of a number of hosts and the ranks on each of them."""
+        placed = []
+        for group in self.as_ranks(ranks):
+            full_hosts, rest = divmod(min(ranks, group.total), group.devices_per_host)
+            placed += [(full_hosts, group.devices_per_host), (1 if rest else 0, rest)]
+            ranks -= min(ranks, group.total)
+        return tuple((hosts, ranks_per_host) for hosts, ranks_per_host in placed if hosts)
 
     def memory_per_rank(self, ranks: int) -> int:
         """Return the bytes available to each of `ranks` ranks; on CPU they share the memory of one host."""

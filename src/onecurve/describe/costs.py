@@ -49,6 +49,16 @@ class Timing:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """The tokens of a sample."""
+
+    per_sample: int
+    """Tokens per sample, padding included."""
+    counted_in: str
+    """How the tokens were recognized, such as `the length of input_ids`."""
+
+
+@dataclass(frozen=True)
 class JobCosts:
     """All that the planner knows about a job."""
 
@@ -67,5 +77,7 @@ class JobCosts:
     needs_full_parameters: bool = False
     """True if the optimizer may need unsharded parameters; `shard` and `tensor` are then excluded."""
     timings: tuple[Timing, ...] = ()
+    tokens: Tokens | None = None
+    """The tokens of a sample, or None if the samples are not known to be sequences of tokens."""
     refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Axes along which the model cannot be split, each with the reason."""

@@ -11,7 +11,17 @@ _PACKAGE = str(Path(__file__).parent.parent)
 
 
 class OnecurveError(Exception):
-    """An error in the user's input or environment. Only its message is shown, without a traceback."""
+    """An error in the user's input or environment. Only its message is shown, without a traceback.
+
+    The message names the cause, the value, the limit and the fix.
+
+    Example::
+
+        try:
+            plan = oc.Plan.parse("replicat2 mb8")
+        except oc.OnecurveError as error:
+            print(error)  # plan 'replicat2 mb8': unknown axis 'replicat' (did you mean 'replicate'?)
+    """
 
 
 class InterruptError(OnecurveError):

@@ -25,6 +25,8 @@ class Estimate:
     """Price of all devices of the plan per hour, or None if unknown."""
     threads: int = 0
     """CPU cores per rank; 0 for accelerators."""
+    reserved_bytes: float = 0.0
+    """Bytes of the device's memory besides `available_bytes`, which plans leave free."""
 
     @property
     def step(self) -> float:

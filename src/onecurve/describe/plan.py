@@ -22,43 +22,61 @@ Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
 
 @dataclass(frozen=True)
 class Plan:
-    """How a job is split over ranks. apply/ follows it exactly; a person may edit it."""
+    """How a job is split over ranks. It is the content of a plan.toml, which a person may edit.
+
+    Every plan has a short text form: `str(plan)` writes it and `Plan.parse` reads it. Wherever a plan is needed, the
+    short form or the path of a plan.toml will do.
+
+    Args:
+        mesh: Number of ranks along each axis: `pipeline`, `replicate`, `shard`, `tensor`. Default: one rank.
+        micro_batch: Samples per data-parallel rank and round; a tuple with one number per rank if the shares are
+            uneven. Default: 1.
+        rounds: Gradient-accumulation rounds per step. Default: 1.
+        precision: Compute precision: `"fp64"`, `"fp32"`, `"bf16"` or `"fp16"`. Under bf16 and fp16 the weights,
+            gradient sums and optimizer state stay in fp32. Default: `"fp32"`.
+        reduce: When gradients are reduced over the ranks: once per `"step"`, or after every `"round"`. A sharded plan
+            with several rounds keeps unsharded gradients between rounds unless it reduces after every round. Default:
+            `"step"`.
+        sharding: `"zero3"` frees a block's parameters after forward and all-gathers them again for backward; `"zero2"`
+            keeps them until the end of backward. Default: `"zero3"`.
+        recompute: Activation checkpointing per block: `"none"`; `"selective"` saves matrix products and attention and
+            recomputes the rest; `"full"` saves only the block's input. Default: `"none"`.
+        compile: Apply torch.compile to each block. Default: False.
+        compress: Dtype in which gradients are communicated: `"none"`, `"bf16"` or `"fp16"`. Anything but `"none"`
+            changes the numbers. Default: `"none"`.
+        channels_last: Store images in the channels_last memory format. Default: False.
+        threads: CPU cores per rank; 0 divides the host's cores evenly. Default: 0.
+        schedule: Pipeline schedule: `"1f1b"`, `"gpipe"`, `"interleaved"` or `"zero-bubble"`. Default: `"1f1b"`.
+        sequence: Sequence parallelism: activations between blocks are sharded along the sequence over the tensor axis.
+            Default: False.
+        layouts: Layout of each parameter along the tensor axis, by a pattern of names. Not part of the short form.
+            Default: derived from the model.
+        stages: Number of blocks in each pipeline stage; stage s runs on pipeline rank s modulo `pipeline`. Not part of
+            the short form. Default: derived from the model.
+
+    Example::
+
+        plan = oc.Plan.parse("replicate2·shard4 mb8×2 bf16")
+        print(plan.mesh.size, "ranks,", plan.global_batch, "samples per step")  # 8 ranks, 128 samples per step
+    """
 
     file_version: ClassVar[int] = 1
 
     mesh: Mesh = field(default_factory=Mesh)
     micro_batch: int | tuple[int, ...] = 1
-    """Samples per data-parallel rank and round; one number per rank if the shares are uneven."""
     rounds: int = 1
-    """Gradient-accumulation rounds per step."""
     precision: Precision = "fp32"
-    """Compute precision. Under bf16 and fp16 the weights, gradient sums and optimizer state stay in fp32."""
     reduce: Reduce = "step"
-    """When gradients are reduced over the ranks: once per step, or after every round. A sharded plan with several
-    rounds keeps unsharded gradients between rounds unless it reduces after every round."""
     sharding: Sharding = "zero3"
-    """zero3: a block's parameters are freed after forward and all-gathered again for backward. zero2: they stay."""
     recompute: Recompute = "none"
-    """Activation checkpointing per block: none; selective (matrix products and attention are saved, the rest is
-    recomputed); full (only the block's input is saved)."""
     compile: bool = False
-    """True to apply torch.compile to each block."""
     compress: Compress = "none"
-    """dtype in which gradients are communicated. Anything but `none` changes the numbers."""
     channels_last: bool = False
-    """True to store images in the channels_last memory format."""
     threads: int = 0
-    """Cores per CPU rank; 0 divides the host's cores evenly."""
     schedule: Schedule = "1f1b"
-    """Pipeline schedule."""
     sequence: bool = False
-    """Sequence parallelism: activations between blocks are sharded along the sequence over the tensor axis."""
     layouts: dict[str, str] = field(default_factory=dict)
-    """Layout of each parameter along the tensor axis: name pattern → layout. Not part of the short form; derived from
-    the model if empty."""
     stages: tuple[int, ...] = field(default_factory=tuple)
-    """Number of blocks in each pipeline stage; stage s runs on pipeline rank s modulo `pipeline`. Not part of the short
-    form; derived from the model if empty."""
 
     def __post_init__(self) -> None:
         if isinstance(self.micro_batch, tuple):
@@ -95,6 +113,7 @@ class Plan:
 
     @property
     def global_batch(self) -> int:
+        """Samples per step, over all data-parallel ranks and rounds."""
         return self.round_size * self.rounds
 
     def share(self, data_rank: int) -> tuple[int, int]:
@@ -106,6 +125,7 @@ class Plan:
 
     @property
     def stage_count(self) -> int:
+        """Number of pipeline stages."""
         if self.stages:
             return len(self.stages)
         return self.mesh.pipeline * (2 if self.schedule == "interleaved" else 1)

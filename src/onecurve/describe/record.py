@@ -70,7 +70,7 @@ class EventRecord:
     """Anything else worth knowing about a run."""
 
     event: str
-    """One of `warning`, `resumed`, `saved`, `stopped`."""
+    """One of `warning`, `resumed`, `changed`, `saved`, `stopped`."""
     text: str
     kind: str = "event"
 

@@ -17,6 +17,8 @@ class RunRequest:
     fresh: bool
     quiet: bool
     tensorboard: bool
+    change: tuple[str, ...] = ()
+    """Fields of the job that differ from those of the checkpoint that the run continues from."""
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the run was not planned by this command."""
     verbose: bool = False
@@ -37,8 +39,8 @@ class CheckRequest:
     precision: Precision
     quiet: bool
     verbose: bool = False
-    result: str = ""
-    """File in which rank 0 leaves the result for the launcher."""
+    folder: str = ""
+    """Folder of the launcher for what the check finds; empty if the ranks were started by somebody else."""
 
 
 @dataclass(frozen=True, kw_only=True)

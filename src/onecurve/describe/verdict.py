@@ -1,22 +1,33 @@
 """The result of `onecurve check`: whether plans compute what one device computes."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from onecurve.describe.plan import Precision
 
+Outcome = Literal["holds", "differs", "failed", "refused"]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The comparison of one plan with the one-device reference."""
 
     plan: str
-    holds: bool
-    size: float
+    outcome: Outcome
+    """`holds` and `differs`: it was compared; `failed`: it raised, died or made no progress; `refused`: onecurve does
+    not run this model under this plan."""
+    size: float = 0.0
     """The largest difference, as a fraction of the tensor's scale; in fp32, as a multiple of the reference's spread."""
-    step: int
+    step: int = 0
     """The step of that difference: the first step that differs, if any."""
-    tensor: str
+    tensor: str = ""
     """Name of the tensor that differs most."""
+    reason: str = ""
+    """Why the plan failed or was refused."""
+
+    @property
+    def holds(self) -> bool:
+        return self.outcome == "holds"
 
 
 @dataclass(frozen=True)
@@ -26,9 +37,11 @@ class CheckResult:
     precision: Precision
     steps: int
     limit: float
+    """Largest difference that counts as equal, in the unit of `Verdict.size`."""
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...]
 
     @property
     def holds(self) -> bool:
-        return all(verdict.holds for verdict in self.verdicts)
+        """True if every plan holds."""
+        return bool(self.verdicts) and all(verdict.holds for verdict in self.verdicts)

@@ -1,5 +1,6 @@
 """The Job: a complete description of a training run that does not depend on the cluster."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
 from onecurve.job.save import Save
@@ -87,20 +89,21 @@ class Job:
         optimizer: `onecurve.AdamW(...)`, `SGD`, `LAMB`, `LARS`, `Optimizer`, or any function that takes
             `named_parameters` and returns a `torch.optim.Optimizer`. With `onecurve.prepare(job, backward="mine")` it
             can also be a dict with one optimizer per named child of the model.
-        global_batch: Samples per optimizer step, summed over all ranks and gradient-accumulation rounds.
+        global_batch: Number of samples per optimizer step, over all ranks and gradient-accumulation rounds.
         loss: A function `loss(output, target)` that returns one value per sample (shape `[B]`), a
-            `onecurve.Weighted(sum, count)`, or a scalar that is a mean over samples. A scalar is tested before training
-            starts: a mean over anything else (tokens, for example) is refused. It can be left out only with
-            `onecurve.prepare(job, backward="mine")`.
-        steps: Number of optimizer steps. Set either `steps` or `epochs`.
+            `onecurve.Weighted(sum, count)`, or a scalar that is a mean over samples. It is tested before training
+            starts: a mean over anything else (tokens, for example) and values that depend on the other samples of the
+            batch are refused. Hugging Face models that return their loss use `onecurve.loss.hugging_face`. Default:
+            none, which only `onecurve.prepare(job, backward="mine")` accepts.
+        steps: Number of optimizer steps. Set either `steps` or `epochs`. Default: None.
         epochs: Number of passes over the data; fractions are allowed. The number of steps is rounded up, so the last
-            step may use samples of the next pass.
+            step may use samples of the next pass. Default: None.
         schedule: Learning-rate schedule: `onecurve.cosine(...)`, `linear(...)`, `constant(...)`, or a function
             `factor(step, steps)` whose result multiplies the optimizer's learning rate. Default: a constant rate.
         evaluate: A `onecurve.Evaluate`. Default: None, no evaluation.
         metrics: Metrics by name, computed at every evaluation: functions `metric(output, target)` that return one value
             per sample or a `onecurve.Weighted(sum, count)`, or a `onecurve.Metric`. Default: only the loss.
-        collate: A function that builds one batch `(input, target)` from a list of samples. Default:
+        collate: A function that builds one batch `(input, target)` from a list of samples. Default: None,
             `torch.utils.data.default_collate`.
         clip: Maximum L2 norm of the gradient over all parameters; a larger gradient is scaled down to it. Default:
             None, no clipping.
@@ -158,12 +161,21 @@ class Job:
         """True if the job has no loss or several optimizers, so that the user must write the training loop."""
         return self.loss is no_loss or isinstance(self.optimizer, Mapping)
 
-    def total_steps(self, samples: int) -> int:
-        """Number of optimizer steps on a dataset of `samples` samples."""
+    @property
+    def has_local_loss(self) -> bool:
+        """True if the loss depends by design on how a batch is split into micro-batches."""
+        return self.loss is hugging_face_local_auxiliary
+
+    def total_steps(self, samples: int, step: int = 0, position: int = 0) -> int:
+        """Number of optimizer steps on a dataset of `samples` samples.
+
+        `step`, `position`: steps done and samples consumed so far, perhaps with another `global_batch`.
+        """
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
-        return max(1, -int(-self.epochs * samples // self.global_batch))
+        samples_left = max(0, math.ceil(self.epochs * samples) - position)
+        return step - (-samples_left // self.global_batch)
 
     def lr_factor(self, step: int, steps: int) -> float:
         """The schedule's learning-rate factor for step `step` (counted from 0) of `steps`."""

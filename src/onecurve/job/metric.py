@@ -1,4 +1,9 @@
-"""Evaluation metrics that are computed from sums over batches and ranks."""
+"""Evaluation metrics that are computed from sums over batches and ranks. Give them to `onecurve.Job(metrics=…)`.
+
+Example::
+
+    metrics = {"accuracy": oc.metric.top1, "auc": oc.metric.auc()}
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +42,19 @@ class Metric:
 
 
 def top1(logits_BC: Tensor, target_B: Tensor) -> Weighted:
-    """Top-1 accuracy: the fraction of samples whose largest logit is that of the target class."""
+    """Top-1 accuracy: the fraction of samples whose largest logit is that of the target class.
+
+    Args:
+        logits_BC: Logits of shape [batch, classes].
+        target_B: Class indices of shape [batch].
+
+    Returns:
+        The number of correct samples, and the number of samples.
+
+    Example::
+
+        oc.metric.top1(logits_BC=torch.randn(8, 10), target_B=torch.randint(10, (8,)))
+    """
     return Weighted((logits_BC.argmax(-1) == target_B).sum(dtype=torch.float64), target_B.numel())
 
 
@@ -47,6 +64,13 @@ def auc() -> Metric:
     The metric is approximate. It counts sigmoid(logit) in 2000 histogram bins, because histograms can be summed over
     ranks; two scores in the same bin count as a tie. The error is at most half the fraction of
     (positive, negative) pairs that share a bin.
+
+    Returns:
+        A `onecurve.Metric`, whose value is between 0 and 1.
+
+    Example::
+
+        metrics = {"auc": oc.metric.auc()}
     """
 
     def sums(logits_B: Tensor, target_B: Tensor) -> Tensor:

@@ -133,6 +133,10 @@ def AdamW(  # noqa: N802
         weight_decay: Weight-decay coefficient. Default: 1e-2.
         groups: Other settings by a pattern of parameter names, for example `{"*.bias": {"weight_decay": 0.0}}`; see
             `Optimizer`. Default: None.
+
+    Example::
+
+        oc.AdamW(lr=3e-4, weight_decay=0.1, groups={"*norm*|*.bias": {"weight_decay": 0.0}})
     """
     settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
     return Optimizer(torch.optim.AdamW, settings, groups or {})
@@ -153,6 +157,10 @@ def SGD(  # noqa: N802
         weight_decay: L2 penalty. Default: 0.
         nesterov: Use Nesterov momentum. Default: False.
         groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+
+    Example::
+
+        oc.SGD(lr=0.1, momentum=0.9, weight_decay=1e-4)
     """
     settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
     return Optimizer(torch.optim.SGD, settings, groups or {})
@@ -176,6 +184,10 @@ def LAMB(  # noqa: N802
         eps: Number added to the denominator for numerical stability. Default: 1e-6.
         weight_decay: Weight-decay coefficient. Default: 0.01.
         groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+
+    Example::
+
+        oc.LAMB(lr=oc.sqrt_scaling(1e-3, batch=4096), groups={"*norm*|*.bias": {"adapt": False, "weight_decay": 0.0}})
     """
     return Optimizer(_LAMB, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}, groups or {})
 
@@ -199,6 +211,10 @@ def LARS(  # noqa: N802
         trust: Trust coefficient: each parameter's learning rate is
             lr × trust × |parameter| / (|gradient| + weight_decay × |parameter|). Default: 1e-3.
         groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+
+    Example::
+
+        oc.LARS(lr=oc.linear_scaling(1.0, batch=8192), weight_decay=1e-4, groups={"*bn*|*.bias": {"adapt": False}})
     """
     settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
     return Optimizer(_LARS, settings, groups or {})

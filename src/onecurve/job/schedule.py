@@ -28,6 +28,10 @@ class Schedule:
         if self.warmup < 0:
             raise OnecurveError(f"schedule: warmup must be at least 0 steps, got {self.warmup}")
 
+    def __str__(self) -> str:
+        final = "" if self.shape == "constant" else f", final={self.final}"
+        return f"{self.shape}(warmup={self.warmup}{final})"
+
     def factor(self, step: int, steps: int) -> float:
         """The learning-rate factor for step `step` (counted from 0) of `steps`."""
         if step < self.warmup:
@@ -48,6 +52,10 @@ def constant(warmup: int = 0) -> Schedule:
 
     Args:
         warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+
+    Example::
+
+        oc.constant(warmup=500)
     """
     return Schedule("constant", warmup)
 
@@ -58,6 +66,10 @@ def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
     Args:
         warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
         final: Rate at the last step, as a fraction of the optimizer's learning rate. Default: 0.
+
+    Example::
+
+        oc.linear(warmup=500, final=0.1)
     """
     return Schedule("linear", warmup, final)
 
@@ -68,6 +80,10 @@ def cosine(warmup: int = 0, final: float = 0.0) -> Schedule:
     Args:
         warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
         final: Rate at the last step, as a fraction of the optimizer's learning rate. Default: 0.
+
+    Example::
+
+        oc.cosine(warmup=500, final=0.1)
     """
     return Schedule("cosine", warmup, final)
 
@@ -79,6 +95,13 @@ def linear_scaling(lr: float, batch: int, base: int = 256) -> float:
         lr: Learning rate that was tuned for a global batch of `base` samples.
         batch: The new global batch, in samples.
         base: The global batch that `lr` was tuned for, in samples. Default: 256.
+
+    Returns:
+        The learning rate for the new batch.
+
+    Example::
+
+        oc.SGD(lr=oc.linear_scaling(0.1, batch=2048), momentum=0.9)  # a rate of 0.8
     """
     return lr * batch / base
 
@@ -91,5 +114,12 @@ def sqrt_scaling(lr: float, batch: int, base: int = 256) -> float:
         lr: Learning rate that was tuned for a global batch of `base` samples.
         batch: The new global batch, in samples.
         base: The global batch that `lr` was tuned for, in samples. Default: 256.
+
+    Returns:
+        The learning rate for the new batch.
+
+    Example::
+
+        oc.AdamW(lr=oc.sqrt_scaling(3e-4, batch=1024))  # a rate of 6e-4
     """
     return lr * math.sqrt(batch / base)

@@ -18,6 +18,9 @@ _NOTICE_SECONDS = 3.0
 class RankFailedError(OnecurveError):
     """A rank ended before its work was done."""
 
+    is_input_error = False
+    """True if the rank refused its input, and did not fail."""
+
 
 def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
     """The failure that the others follow from, as an error.
@@ -32,7 +35,9 @@ def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
     text = _text(data)
     if text is None:
         return RankFailedError(f"rank {rank} {_ending(failure)}")
-    return RankFailedError(text if data.get("own") else f"rank {rank} failed: {text}")
+    error = RankFailedError(text if data.get("own") else f"rank {rank} failed: {text}")
+    error.is_input_error = bool(data.get("own"))
+    return error
 
 
 def _cause_order(failure: ProcessFailure) -> tuple[int, float]:

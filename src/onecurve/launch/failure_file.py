@@ -25,6 +25,10 @@ _LOST_CONNECTION = re.compile(
 """What gloo, NCCL and torch's store say about a peer that is gone or does not answer."""
 
 
+class RankStalledError(OnecurveError):
+    """A rank made no progress for too long."""
+
+
 def write_failure(error: BaseException) -> bool:
     """Write the failure to the agent's error file; return False if there is no agent or the file cannot be written.
 
@@ -35,7 +39,7 @@ def write_failure(error: BaseException) -> bool:
     if path is None:
         return False
     lost = lost_connection(error)
-    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
+    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError | RankStalledError)
     message = f"the connection to another rank was lost: {lost}" if lost else f"{type(error).__name__}: {error}"
     extra = {"py_callstack": message if lost else full_text(error), "timestamp": str(int(time.time()))}
     # torchrun reads `message`. `time` is ours, because the agent's timestamps have a resolution of one second only and

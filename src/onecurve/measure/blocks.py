@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from onecurve.measure.module_calls import EmptyLike
 from onecurve.measure.refusal import explain_trace_failure
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
@@ -17,21 +18,45 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
     """Return the names of the outermost modules that have siblings of the same class, in model order.
 
-    Modules without children (a Linear among Linears) or without parameters are not blocks. A block that shares a
-    parameter with the rest of the model is left out, because it cannot be wrapped on its own. If `called` (the names of
-    the modules that a forward calls) is given, a block that the model uses without calling it is left out too.
+    Modules without children (a Linear among Linears) or without parameters are not blocks. A module that shares a
+    parameter with the rest of the model cannot be wrapped on its own, so the blocks inside it are taken instead: an
+    encoder and a decoder that share their embedding. If `called` (the names of the modules that a forward calls) is
+    given, a module that the model uses without calling it is no block either.
     """
-    blocks: list[str] = []
-    _collect_blocks(module, "", blocks, called)
-    shared = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners}
-    return [name for name in blocks if name not in shared]
+    sharing: set[str] = set()
+    while True:
+        blocks: list[str] = []
+        _collect_blocks(module, "", blocks, called, sharing)
+        found = {block for owners in _parameter_owners(module, blocks) if len(owners) > 1 for block in owners} - {""}
+        if not found:
+            return blocks
+        sharing |= found
 
 
-def called_modules(module: nn.Module, forward: Callable[[nn.Module], object]) -> set[str] | None:
-    """Return the names of the modules that a forward calls, or None if it fails (as it may on fake tensors)."""
-    called: set[str] = set()
+def find_called_once(module: nn.Module, calls: Mapping[str, int]) -> list[str]:
+    """Return the names of the smallest modules that have parameters and are called exactly once, in model order.
+
+    `calls`: the number of calls of each module in a forward. A pipeline can be cut between any of these modules.
+    """
+    names: list[str] = []
+    for name, child in module.named_children():
+        if next(child.parameters(), None) is None:
+            continue
+        inside = [f"{name}.{inner}" for inner in find_called_once(child, _below(name, calls))]
+        names += [name] if len(inside) < 2 and calls.get(name) == 1 else inside
+    return names
+
+
+def _below(name: str, calls: Mapping[str, int]) -> dict[str, int]:
+    prefix = f"{name}."
+    return {each.removeprefix(prefix): count for each, count in calls.items() if each.startswith(prefix)}
+
+
+def count_calls(module: nn.Module, forward: Callable[[nn.Module], object]) -> Counter[str] | None:
+    """Return how often a forward calls each module, or None if it fails (as it may on fake tensors)."""
+    called: Counter[str] = Counter()
     hooks = [
-        submodule.register_forward_pre_hook(lambda *_, name=name: called.add(name))
+        submodule.register_forward_pre_hook(lambda *_, name=name: called.update([name]))
         for name, submodule in module.named_modules()
     ]
     try:
@@ -59,7 +84,7 @@ def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
             leaves, structure = pytree.tree_flatten(recorded_output)
             index = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
             if leaves[index].shape != tensor.shape:
-                tensor = _Reshape.apply(tensor, leaves[index])  # type: ignore[no-untyped-call]
+                tensor = EmptyLike.apply(tensor, leaves[index])  # type: ignore[no-untyped-call]
             if tensor.is_floating_point() and not tensor.requires_grad and torch.is_grad_enabled():
                 tensor = tensor.detach().requires_grad_()  # the output of a trainable block requires a gradient
             leaves[index] = tensor
@@ -79,20 +104,10 @@ def identity_blocks(blocks: Mapping[nn.Module, Any]) -> Iterator[None]:
                 block.forward = original
 
 
-class _Reshape(torch.autograd.Function):
-    """Returns an uninitialized tensor of another shape, through which gradients still flow."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, like: Tensor) -> Tensor:
-        ctx.input = tensor
-        return torch.empty_like(like)
-
-    @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
-        return torch.empty_like(ctx.input), None
-
-
-def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None) -> None:
+def _collect_blocks(
+    module: nn.Module, prefix: str, blocks: list[str], called: Set[str] | None, sharing: Set[str]
+) -> None:
+    """Add the blocks inside a module; names in `sharing` are no blocks themselves."""
     children = dict(module.named_children())
     candidates = {
         name: child
@@ -101,10 +116,10 @@ def _collect_blocks(module: nn.Module, prefix: str, blocks: list[str], called: S
     }
     classes = Counter(type(child) for child in candidates.values())
     for name, child in children.items():
-        if name in candidates and classes[type(child)] > 1:
+        if name in candidates and classes[type(child)] > 1 and prefix + name not in sharing:
             blocks.append(prefix + name)
         else:
-            _collect_blocks(child, f"{prefix}{name}.", blocks, called)
+            _collect_blocks(child, f"{prefix}{name}.", blocks, called, sharing)
 
 
 def _can_be_block(module: nn.Module) -> bool:

@@ -6,7 +6,7 @@ starts again with a single label of its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from onecurve.describe.dataflow import BlockOutput, Dataflow
 from onecurve.describe.errors import OnecurveError
+from onecurve.measure.blocks import count_calls
 
 Labels = frozenset[BlockOutput | str]
 """Block outputs, and the names of units."""
@@ -29,7 +30,9 @@ def trace_dataflow(
 
     Raises OnecurveError if the forward does not call every block exactly once.
     """
-    tracer = _LabelTracer(model, blocks)
+    with mode:
+        called = count_calls(model, lambda _: forward())
+    tracer = _LabelTracer(model, blocks, side_units(model, blocks, set(called or ())))
     with ExitStack() as stack:
         stack.enter_context(mode)
         stack.enter_context(tracer)
@@ -52,10 +55,10 @@ def trace_dataflow(
 class _LabelTracer(TorchDispatchMode):
     """Propagates labels through every operation of a forward."""
 
-    def __init__(self, model: nn.Module, blocks: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, blocks: Sequence[str], units: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._blocks = set(blocks)
-        self.units = side_units(model, blocks)
+        self.units = units
         self.called: list[str] = []
         """Blocks in the order of their calls."""
         self.consumed: list[Labels] = []
@@ -112,6 +115,8 @@ class _LabelTracer(TorchDispatchMode):
                 self.called.append(name)
                 self.consumed.append(self.labels(inputs))
                 self._input_versions = {self._key(tensor): tensor._version for tensor in _tensors(inputs)}
+            for tensor in _tensors(inputs):  # a parameter of another unit that is passed on counts as used
+                self._set_labels(tensor, self._tensor_labels(tensor))
             self._depth += 1
 
         return hook
@@ -155,9 +160,17 @@ class _LabelTracer(TorchDispatchMode):
         return key
 
 
-def side_units(model: nn.Module, blocks: Sequence[str]) -> list[str]:
-    """Names of the outermost modules that have parameters or buffers, contain no block and are not inside one."""
+def side_units(model: nn.Module, blocks: Sequence[str], called: Set[str]) -> list[str]:
+    """Names of the outermost modules that have parameters or buffers, contain no block and are not inside one.
+
+    `called`: the modules that a forward calls. A module that is not called itself, but from which others are called (a
+    list that the model iterates over), is no unit: the modules within it are.
+    """
+    inner = [*blocks, *called]
     ancestors = {"", *(".".join(name.split(".")[:n]) for name in blocks for n in range(1, name.count(".") + 1))}
+    ancestors |= {
+        name for name, _ in model.named_modules() if name not in called and any(n.startswith(name + ".") for n in inner)
+    }
     units: list[str] = []
     for name, module in model.named_modules():
         inside = any(name == outer or name.startswith(outer + ".") for outer in (*blocks, *units))

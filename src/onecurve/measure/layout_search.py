@@ -28,6 +28,7 @@ from onecurve.measure.op_counter import OpCounter
 from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import refusal_of
 from onecurve.measure.saved_tensors import SavedTensors
+from onecurve.model.data_dependent import DataDependentFallback
 
 Layouts = dict[str, Layout]
 SplitContext = Callable[[nn.Module, Mapping[str, str]], AbstractContextManager[None]]
@@ -87,7 +88,7 @@ class LayoutSearch:
     def block_layouts(self, block: ModuleCall, inside: Sequence[ModuleCall]) -> Layouts:
         """Layouts of a block's parameters. `inside`: the calls within the block, with names relative to it."""
         self.refusal = ""
-        groups = [[self._owner(call) for call in group] for group in _groups(inside)]
+        groups = [[self._owner(call) for call in group] for group in matrix_groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
         unsharded = self._try(block, {})
         if unsharded is None:  # the block does not run on DTensors at all
@@ -150,9 +151,9 @@ class LayoutSearch:
         self, model: nn.Module, layouts: Mapping[str, str], run: Callable[[], Tensor]
     ) -> BlockRun | None:
         """Trace one rank's forward and backward of the model under these layouts; None if it does not run so."""
-        count = OpCounter(self._mode)
+        count, selection = OpCounter(self._mode), DataDependentFallback()
         try:
-            with self._split(model, layouts), count:
+            with self._split(model, layouts), count, selection:
                 saved = SavedTensors(model)
                 with saved.hooks():
                     loss = run()
@@ -160,6 +161,12 @@ class LayoutSearch:
                 (loss.full_tensor() if isinstance(loss, DTensor) else loss).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # the model may not run under these layouts, for any reason of its own
             self.refusal = refusal_of(error, model)
+            return None
+        if selection.selects_from_sharded:
+            self.refusal = (
+                f"operation {selection.selects_from_sharded} selects elements by their values, so the shape of what it "
+                "returns would differ between tensor ranks"
+            )
             return None
         return BlockRun(count.work, saved.nbytes, count.matmul_output_bytes)
 
@@ -175,7 +182,7 @@ class LayoutSearch:
         arguments, kwargs, activation = self._distributed(call)
         count = OpCounter(self._mode)
         try:
-            with self._split(call.module, _texts(layouts)), count:
+            with self._split(call.module, _texts(layouts)), count, DataDependentFallback():
                 saved = SavedTensors(call.module)
                 with saved.hooks():
                     outputs = pytree.tree_leaves(call.module(*arguments, **kwargs))
@@ -202,6 +209,7 @@ class LayoutSearch:
     def _distributed(self, call: ModuleCall) -> tuple[tuple[Any, ...], dict[str, Any], Tensor]:
         """The call's arguments with the first tensor as a DTensor, and that tensor."""
         leaves, structure = pytree.tree_flatten(snapshot((call.arguments, call.kwargs)))
+        leaves = [_detached(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         index = next(number for number, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
         activation = distribute_tensor(leaves[index].detach(), self._mesh, self._activation, src_data_rank=None)
         leaves[index] = activation.requires_grad_(activation.is_floating_point())
@@ -255,7 +263,7 @@ class LayoutSearch:
         handle = call.module.register_forward_hook(record_placement)
         count = OpCounter(self._mode)
         try:
-            with self._split(call.module, _texts(layouts)), count:
+            with self._split(call.module, _texts(layouts)), count, DataDependentFallback():
                 call.module(*arguments, **kwargs)
                 communicates = any(collective.kind != "all_reduce" for collective in count.collectives)
         except Exception as error:  # the module may not run under these layouts, for any reason of its own
@@ -264,6 +272,11 @@ class LayoutSearch:
         finally:
             handle.remove()
         return kinds[0] if kinds and not communicates else "other"
+
+
+def _detached(tensor: Tensor) -> Tensor:
+    """The tensor without the graph of the model's forward, which a trial must not run backward through."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _reduce_gradient(parameter: Tensor) -> None:
@@ -277,7 +290,7 @@ def _texts(layouts: Layouts) -> dict[str, str]:
     return {name: str(layout) for name, layout in layouts.items()}
 
 
-def _groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
+def matrix_groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
     """Calls of modules that have a matrix of their own, in model order, grouped by the activation they take."""
     groups: dict[int, list[ModuleCall]] = {}
     for call in calls:

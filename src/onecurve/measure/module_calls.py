@@ -1,6 +1,5 @@
 """Records how a model calls its modules."""
 
-import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from onecurve.model.object_copy import copy_sharing_tensors
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def snapshot(values: Any) -> Any:
 
     def copied(leaf: Any) -> Any:
         try:
-            return leaf if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+            return leaf if isinstance(leaf, Tensor) else copy_sharing_tensors(leaf)
         except Exception:  # an object that does not allow a copy is passed on as it is
             _log.debug("an argument of type %s cannot be copied", type(leaf).__name__, exc_info=True)
             return leaf
@@ -79,7 +80,8 @@ class ModuleKind:
 def run_one_of_each_kind(modules: Mapping[str, nn.Module]) -> Iterator[dict[object, ModuleKind]]:
     """Run only the first of several modules of one kind; the others return empty tensors shaped like its output.
 
-    For use on fake tensors. The yielded kinds are filled in as modules are called.
+    Gradients flow through these tensors to the modules' inputs. For use on fake tensors. The yielded kinds are filled
+    in as modules are called.
     """
     kinds: dict[object, ModuleKind] = {}
     original_forwards = {name: module.__dict__.get("forward") for name, module in modules.items()}
@@ -93,7 +95,7 @@ def run_one_of_each_kind(modules: Mapping[str, nn.Module]) -> Iterator[dict[obje
             key = type(module), shapes, settings, inputs
             if key in kinds:
                 kinds[key].names.append(name)
-                return pytree.tree_map(_empty_like, kinds[key].first.output)
+                return _empty_output(kinds[key].first.output, (arguments, kwargs))
             *arguments_before, kwargs_before = snapshot((*arguments, kwargs))
             output = forward(*arguments, **kwargs)
             call = ModuleCall(name, module, tuple(arguments_before), kwargs_before, output)
@@ -136,5 +138,30 @@ def _settings(module: nn.Module) -> dict[str, Any]:
     }
 
 
-def _empty_like(leaf: Any) -> Any:
-    return torch.empty_like(leaf) if isinstance(leaf, Tensor) else leaf
+def _empty_output(output: Any, inputs: Any) -> Any:
+    """Empty tensors like `output`, through which gradients flow to the first floating-point tensor of `inputs`."""
+    source = next((x for x in pytree.tree_leaves(inputs) if isinstance(x, Tensor) and x.is_floating_point()), None)
+
+    def empty(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if source is None or not leaf.requires_grad or not torch.is_grad_enabled():
+            return torch.empty_like(leaf)
+        if not source.requires_grad:
+            return torch.empty_like(leaf).requires_grad_()
+        return EmptyLike.apply(source, leaf)  # type: ignore[no-untyped-call]
+
+    return pytree.tree_map(empty, output)
+
+
+class EmptyLike(torch.autograd.Function):
+    """Returns an uninitialized tensor of another shape, through which gradients still flow."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, like: Tensor) -> Tensor:
+        ctx.input = tensor
+        return torch.empty_like(like)
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor, None]:
+        return torch.empty_like(ctx.input), None

@@ -99,9 +99,18 @@ def _flops(operation: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any], r
     if "scaled_dot_product" in name:
         qkv = [tuple(tensor.shape) for tensor in arguments[:3]]
         return "attention", int(sdpa_flop_count(*_expand_heads(qkv)))  # type: ignore[no-untyped-call]
+    if name == "aten::_grouped_mm":
+        return "matrix", _grouped_mm_flops(*arguments[:2])
     formula: Callable[..., int] | None = flop_registry.get(operation._overloadpacket)
     flops = int(formula(*arguments, **kwargs, out_val=result)) if formula is not None else 0
     return "convolution" if "convolution" in name else "matrix", flops
+
+
+def _grouped_mm_flops(a: Tensor, b: Tensor) -> int:
+    """FLOPs of the products of groups of rows, each with its own matrix: every row is used once, whatever its group."""
+    if a.dim() > b.dim():
+        return 2 * b.numel() * a.shape[-2]
+    return 2 * a.numel() * b.shape[-1]
 
 
 def _expand_heads(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
+_SELECTING = (_aten.nonzero.default, _aten.masked_select.default)
 _ZERO = {torch.bool: False, torch.float64: 0.0, torch.float32: 0.0, torch.float16: 0.0, torch.bfloat16: 0.0}
 
 
@@ -20,20 +23,31 @@ class DataDependentFallback(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.selects_from_sharded = ""
+        """An operation that selected elements of a sharded tensor by their values; empty if none did."""
 
     def __torch_dispatch__(
         self, operation: Any, _: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if operation is _aten._local_scalar_dense.default:
             return _ZERO.get(arguments[0].dtype, 0)
+        selects = operation in _SELECTING or (
+            operation is _aten.index.Tensor and any(_is_mask(index) for index in arguments[1])
+        )
+        if selects and any(map(_is_sharded, pytree.tree_leaves(arguments))):
+            self.selects_from_sharded = str(operation)
         if operation is _aten.nonzero.default:
             return _indices_of_all(arguments[0])
         if operation is _aten.masked_select.default:
             values, mask = torch.broadcast_tensors(*arguments)  # type: ignore[no-untyped-call]
             return (values + 0 * mask).reshape(-1)
-        if operation is _aten.index.Tensor and any(_is_mask(index) for index in arguments[1]):
+        if selects:
             arguments = (arguments[0], [indices for index in arguments[1] for indices in _without_mask(index)])
         return operation(*arguments, **(kwargs or {}))
+
+
+def _is_sharded(value: Any) -> bool:
+    return isinstance(value, DTensor) and not all(placement.is_replicate() for placement in value.placements)
 
 
 def _is_mask(index: Tensor | None) -> bool:

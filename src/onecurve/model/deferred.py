@@ -17,8 +17,10 @@ from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
+from onecurve.model.compiled import COMPILE_REMOVED, is_compiled
 from onecurve.model.data_dependent import DataDependentFallback
-from onecurve.model.materialize import copy_user_attributes
+from onecurve.model.fake_mode import copy_user_attributes
+from onecurve.model.fake_operations import register_fake_operations
 from onecurve.model.recorder import InitRecorder, build_real, record
 
 _log = logging.getLogger(__name__)
@@ -33,6 +35,8 @@ class DeferredModel:
     """None if the module is already real, because its constructor could not be recorded."""
     warning: str = ""
     """Why the constructor could not be recorded; empty if it was."""
+    compile_removed: bool = False
+    """True if the user had compiled the model or modules of it."""
     record_again: Callable[[], tuple[nn.Module, InitRecorder]] | None = None
     """Runs the constructor once more, for modules that cannot be copied."""
 
@@ -59,6 +63,11 @@ class DeferredModel:
         if self.recorder is None:
             raise OnecurveError(f"model: {self.warning}; this needs a constructor that can be recorded")
         return self.recorder
+
+    @property
+    def messages(self) -> list[str]:
+        """What the user should know about how the model was built."""
+        return [message for message in (self.warning, COMPILE_REMOVED if self.compile_removed else "") if message]
 
     @property
     def parameters(self) -> int:
@@ -99,18 +108,29 @@ class TraceableModule:
 
 def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
     """Run the user's constructor on fake tensors; run it for real if fake tensors cannot follow it."""
+    register_fake_operations()
+    compile_removed = False
+
+    def build_and_look() -> nn.Module:
+        nonlocal compile_removed
+        module = build()
+        compile_removed = isinstance(module, nn.Module) and is_compiled(module)
+        return module
+
     try:
-        return DeferredModel(*record(build, seed), record_again=lambda: record(build, seed))
+        module, recorder = record(build_and_look, seed)
+        return DeferredModel(
+            module, recorder, compile_removed=compile_removed, record_again=lambda: record(build, seed)
+        )
     except OnecurveError:
         raise
     except Exception as error:  # user code under fake tensors may raise anything; the real constructor decides
         first_line = str(error).partition("\n")[0]
         reason = f"{type(error).__name__}: {first_line}"
         _log.info("the model's constructor could not be recorded", exc_info=True)
-    module = build_real(build, seed)
-    return DeferredModel(
-        module, None, f"the model's constructor could not be recorded ({reason}); every rank builds it in full"
-    )
+    module = build_real(build_and_look, seed)
+    warning = f"the model's constructor could not be recorded ({reason}); every rank builds it in full"
+    return DeferredModel(module, None, warning, compile_removed)
 
 
 def _copy_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:

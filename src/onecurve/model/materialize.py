@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from onecurve.model.fake_mode import copy_user_attributes
 from onecurve.model.recorder import InitRecorder
 
 
@@ -77,6 +78,10 @@ class Materializer:
 
     def _create(self, tensor: Tensor) -> Tensor:
         value = self._recorder.value(tensor) if self._recorder is not None else tensor.detach()
+        if (
+            value.is_meta and self._device.type != "meta"
+        ):  # an attribute that the constructor itself left without a value
+            return value
         value = value.to(self._device, self._target_dtype(value))
         if self._format_applies(value):
             value = value.contiguous(memory_format=self._memory_format)
@@ -85,18 +90,6 @@ class Materializer:
             copy_user_attributes(tensor, parameter)
             return parameter
         return value
-
-
-_FAKE_TENSOR_ATTRIBUTES = frozenset(
-    ("fake_device", "fake_mode", "constant", "real_tensor", "nonzero_memo", "item_memo", "unique_memo")
-)
-
-
-def copy_user_attributes(source: Tensor, target: Tensor) -> None:
-    """Copy the attributes that the user set on a tensor, and not those of a FakeTensor's own."""
-    for name, value in source.__dict__.items():
-        if not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES:
-            target.__dict__[name] = value
 
 
 def _map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

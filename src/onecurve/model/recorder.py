@@ -12,19 +12,23 @@ an operation that creates or changes a storage; operations that only make views 
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.seed import mix
 from onecurve.device.rng import preserve_rng_state, seed_all
+from onecurve.model.compiled import without_compile
+from onecurve.model.fake_mode import GuardedFakeMode
+from onecurve.model.recording_context import inline_threads, swappable_parameters
+from onecurve.model.weight_files import recorded_weight_files
 
 _READS_A_VALUE = torch.ops.aten._local_scalar_dense.default
 
@@ -58,7 +62,7 @@ class _Operation:
 
 
 class UnknownOriginError(Exception):
-    """A tensor cannot be replayed: it was loaded from a file, or created outside the constructor."""
+    """A tensor cannot be replayed: no operation of the constructor created it."""
 
 
 class InitRecorder:
@@ -66,7 +70,7 @@ class InitRecorder:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = GuardedFakeMode()
         self._operations: list[_Operation] = []
         self._writers: dict[int, list[int]] = {}  # storage → numbers of the operations that write into it
         self._random_operations = 0
@@ -118,8 +122,29 @@ class InitRecorder:
             reads=frozenset(reads),
             seed=seed,
         )
-        self._storages.append([tensor.untyped_storage() for tensor in [*inputs, *outputs] if tensor is not None])
-        for storage in changed | {view.storage for view in created}:
+        self._append(operation, changed, [tensor for tensor in [*inputs, *outputs] if tensor is not None])
+
+    def constant(self, stored: Tensor) -> Tensor:
+        """Record a real tensor, for example of a memory-mapped file; return a fake tensor in its place.
+
+        It is copied at each replay and not before, so a mapped file is read only where its tensors are needed.
+        """
+        with _without_modes(), self.mode:
+            fake = torch.empty_strided(stored.size(), stored.stride(), dtype=stored.dtype, device=stored.device)
+        operation = _Operation(
+            function=stored.clone,
+            arguments=((), {}),
+            created=(_view(fake),),
+            created_outputs=(0,),
+            reads=frozenset(),
+            seed=None,
+        )
+        self._append(operation, set(), [fake])
+        return fake
+
+    def _append(self, operation: _Operation, changed: set[int], tensors: list[Tensor]) -> None:
+        self._storages.append([tensor.untyped_storage() for tensor in tensors])
+        for storage in changed | {view.storage for view in operation.created}:
             self._writers.setdefault(storage, []).append(len(self._operations))
         self._operations.append(operation)
 
@@ -190,10 +215,8 @@ def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, InitRe
     recorder = InitRecorder(seed)
     with preserve_rng_state():
         seed_all(mix(seed))
-        with recorder.mode, _RecordingMode(recorder):
-            module = build()
-    if not isinstance(module, nn.Module):
-        raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
+        with _recording(recorder):
+            module = _call(build)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not recorder.knows(tensor):
             raise UnknownOriginError(f"{name} was created by no recorded operation")
@@ -207,11 +230,36 @@ def build_real(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         seed_all(mix(seed))
         try:
             with _SeedingMode(InitRecorder(seed)):
-                return build()
+                return _call(build)
         except OnecurveError:
             raise
         except Exception as error:
             raise UserCodeError(f"Job: model() raised {type(error).__name__}: {error}") from error
+
+
+def _call(build: Callable[[], nn.Module]) -> nn.Module:
+    module = build()
+    if not isinstance(module, nn.Module):
+        raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
+    module = without_compile(module)
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta:
+            raise OnecurveError(
+                f"Job: model() left {name!r} on the meta device, so it has no value; initialize it, or build the model "
+                "without torch.device('meta'): onecurve allocates only what a rank needs anyway"
+            )
+    return module
+
+
+@contextmanager
+def _recording(recorder: InitRecorder) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(inline_threads())
+        stack.enter_context(swappable_parameters())
+        stack.enter_context(recorded_weight_files(recorder.constant))
+        stack.enter_context(recorder.mode)
+        stack.enter_context(_RecordingMode(recorder))
+        yield
 
 
 @contextmanager
@@ -231,15 +279,17 @@ def _view(tensor: Tensor) -> _View:
 
 
 def _tensor_at(storages: dict[int, torch.UntypedStorage], view: _View) -> Tensor:
-    tensor = torch.empty(0, dtype=view.dtype)
-    return tensor.set_(storages[view.storage], view.offset, view.size, view.stride)
+    storage = storages[view.storage]
+    tensor = torch.empty(0, dtype=view.dtype, device=storage.device)
+    return tensor.set_(storage, view.offset, view.size, view.stride)
 
 
 def _storage_with_layout(tensor: Tensor, view: _View) -> torch.UntypedStorage:
     """The storage of `tensor`, copied if its stride or offset differs from that of the fake tensor."""
     if tuple(tensor.stride()) == view.stride and tensor.storage_offset() == view.offset:
         return tensor.untyped_storage()
-    return torch.empty_strided(view.size, view.stride, dtype=view.dtype).copy_(tensor).untyped_storage()
+    laid_out = torch.empty_strided(view.size, view.stride, dtype=view.dtype, device=tensor.device)
+    return laid_out.copy_(tensor).untyped_storage()
 
 
 def _to_recorded(leaf: Any) -> Any:

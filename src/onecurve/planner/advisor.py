@@ -1,4 +1,4 @@
-"""Turns the result of a search into advice: the best plan, why the others lost, what would make the job fit."""
+"""Turns the result of a search into advice: the chosen plan, why the others lost, what would make the job fit."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,39 +10,74 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.predict.estimator import Estimator
-from onecurve.search.branch_and_bound import Candidate, SearchResult
+from onecurve.search.branch_and_bound import Candidate, SearchResult, family
 from onecurve.search.reason import reason
+from onecurve.search.simplicity import INDISTINGUISHABLE, why_less_simple
 
 Search = Callable[[Estimator], SearchResult]
 
-_RUNNERS_UP = 6
 _FRONTIER_PLANS = 4
 _CLUSTER_FACTORS = (1, 2, 4, 8, 16)
 """If nothing fits, clusters larger by these factors are tried."""
+_ALLOW_BF16 = "allow it with --precision fp32,bf16 (its results differ from those of fp32)"
 DEVICES_PER_HOST = 8
 """Accelerators of a common host."""
 
 
 def advise(script: str, estimator: Estimator, result: SearchResult, search: Search) -> Advice:
     """`search` is used again for larger clusters if no plan fits."""
-    best = estimate_with_layouts(estimator, result.best.plan) if result.best is not None else None
-    others = [candidate for candidate in result.families.values() if candidate != result.best]
-    others.sort(key=lambda plan: (not plan.fits, plan.step if plan.fits else plan.memory_bytes))
-    runners_up = [estimate_with_layouts(estimator, candidate.plan) for candidate in others[:_RUNNERS_UP]]
+    best = estimate_with_layouts(estimator, result.chosen.plan) if result.chosen is not None else None
+    runners_up = [estimate_with_layouts(estimator, candidate.plan) for candidate in _others(result)]
     profile = next(iter(estimator.costs.traces.values())).small
-    slower = result.frontier[1 : 1 + _FRONTIER_PLANS]
     return Advice(
         script=script,
         cluster=cluster_text(estimator.cluster),
+        machines=estimator.cluster,
         parameters=profile.parameters,
         global_batch=estimator.costs.global_batch,
+        tokens=estimator.costs.tokens,
         best=best,
+        choice=_choice(result),
         runners_up=tuple(RunnerUp(estimate, reason(estimate, best)) for estimate in runners_up),
-        frontier=tuple(estimate_with_layouts(estimator, candidate.plan) for candidate in slower),
+        frontier=tuple(estimate_with_layouts(estimator, candidate.plan) for candidate in _slower(result)),
         hints=(
             *([] if best is not None else _what_would_fit(estimator, runners_up, search)),
             *_excluded(estimator.costs),
         ),
+    )
+
+
+def _others(result: SearchResult) -> list[Candidate]:
+    """Return the best plan of every other family, and the fastest plan if a simpler one of its family was chosen."""
+    own_family = family(result.chosen.plan) if result.chosen is not None else None
+    others = [candidate for axes, candidate in result.families.items() if axes != own_family]
+    if result.best is not None and result.best != result.chosen and family(result.best.plan) == own_family:
+        others.append(result.best)
+    return sorted(others, key=lambda plan: (not plan.fits, plan.step if plan.fits else plan.memory_bytes))
+
+
+def _slower(result: SearchResult) -> list[Candidate]:
+    """Return the first plans of the frontier that are slower than the chosen one and better in something else."""
+    chosen = result.chosen
+    if chosen is None:
+        return []
+    slower = [
+        candidate
+        for candidate in result.frontier
+        if candidate.step > chosen.step and not chosen.beats(candidate.step, candidate.memory_bytes, candidate.work)
+    ]
+    return slower[:_FRONTIER_PLANS]
+
+
+def _choice(result: SearchResult) -> str:
+    """Say why a plan was chosen that is not the fastest."""
+    best, chosen = result.best, result.chosen
+    if best is None or chosen is None or best == chosen:
+        return ""
+    return (
+        f"{best.plan} is predicted {1 - best.step / chosen.step:.1%} faster, but has "
+        f"{why_less_simple(best.plan, chosen.plan)}; predictions do not tell plans apart that differ by less than "
+        f"{INDISTINGUISHABLE:.0%}, so the simpler one was chosen"
     )
 
 
@@ -53,15 +88,24 @@ def estimate_with_layouts(estimator: Estimator, plan: Plan) -> Estimate:
     return estimator.estimate(plan)
 
 
-def hint_at_faster_precision(faster: Candidate | None, best: Estimate | None, factor: float) -> list[str]:
-    """Mention the best plan in a precision that was not allowed, if it is `factor` times as fast."""
-    if faster is None or (best is not None and faster.step * factor > best.step):
-        return []
-    words = "a step would take" if best is not None else "it would fit, and a step would take"
-    return [
-        f"in bf16, whose results differ from fp32's, {words} {seconds_text(faster.step)} under {faster.plan}: "
-        "allow it with --precision fp32,bf16"
-    ]
+def faster_in_bf16(estimator: Estimator, best: Estimate | None, factor: float, search: Search) -> str:
+    """Say what bf16, which was not allowed, would save; return nothing if it is less than `factor` times as fast.
+
+    `estimator` estimates plans in bf16. `search` is used if no plan fits in the allowed precisions.
+    """
+    if best is None:
+        fitting = search(estimator).chosen
+        if fitting is None:
+            return ""
+        return f"it would fit in bf16, with {seconds_text(fitting.step)} per step under {fitting.plan}; {_ALLOW_BF16}"
+    plan = replace(best.plan, precision="bf16")
+    if plan.mesh.tensor > 1 and plan.sequence not in estimator.costs.traces["bf16"].tensor2:
+        return ""
+    estimate = estimator.estimate(plan)
+    speedup = best.step / estimate.step
+    if speedup < factor or not estimate.fits:
+        return ""
+    return f"the same plan would be {speedup:.1f} times as fast, {seconds_text(estimate.step)} per step; {_ALLOW_BF16}"
 
 
 def _excluded(costs: JobCosts) -> list[str]:
@@ -98,7 +142,7 @@ def _larger_cluster(estimator: Estimator, search: Search) -> Estimate | None:
             for group in estimator.cluster.groups
         )
         larger = Estimator(replace(estimator.cluster, groups=groups), estimator.costs)
-        best = search(larger).best
-        if best is not None:
-            return estimate_with_layouts(larger, best.plan)
+        chosen = search(larger).chosen
+        if chosen is not None:
+            return estimate_with_layouts(larger, chosen.plan)
     return None

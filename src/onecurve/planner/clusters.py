@@ -31,6 +31,15 @@ def find_cluster(cluster: str | Cluster, measure: MeasureHost, say: Say) -> Clus
     return read_toml(Cluster, Path(cluster)) if cluster.endswith(".toml") else parse_cluster(cluster)
 
 
+def source_of(cluster: str | Cluster) -> str:
+    """Return where the speeds of the cluster that `--cluster` names come from, for a person."""
+    if isinstance(cluster, Cluster):
+        return "the given Cluster"
+    if cluster == HERE:
+        return "measured on this host"
+    return cluster if cluster.endswith(".toml") else "the catalogue of devices; measure yours with onecurve probe"
+
+
 def this_host(measure: MeasureHost, say: Say) -> Cluster:
     """Return this host's cached measurements; measure it if there are none."""
     cached = cached_host()

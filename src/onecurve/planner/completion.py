@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
-from onecurve.planner.tensor_layouts import layouts_for
+from onecurve.planner.tensor_layouts import layouts_for, refuse_unsupported_split
 from onecurve.planner.traced_model import TracedModel
 
 
@@ -26,15 +27,18 @@ class PlanCompleter:
         self._traced: TracedModel | None = None
         self._layouts: dict[int, dict[str, str]] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
+        self._tried_splits: set[object] = set()
 
     def resolve(self, plan: Plan) -> ResolvedPlan:
         """Return the plan with its layouts and stages, and what apply/ needs to know about the model."""
         if plan.mesh.tensor > 1 and not plan.layouts:
             plan = replace(plan, layouts=self._layouts_of(plan))
+        if plan.mesh.tensor > 1 and self._deferred.recorder is not None:
+            self._try_split(plan)
         if plan.mesh.pipeline > 1:
-            dataflow = self._model.dataflow
+            dataflow = self._model.dataflow_for(plan.stage_count)
             if not plan.stages:
-                plan = replace(plan, stages=self._stages_of(plan))
+                plan = replace(plan, stages=self._stages_of(plan, dataflow))
             refuse_mismatched_stages(plan, dataflow)
             return ResolvedPlan(plan, dataflow.blocks, dataflow)
         wraps_blocks = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
@@ -52,10 +56,16 @@ class PlanCompleter:
             self._layouts[degree] = layouts_for(plan, self._model)
         return self._layouts[degree]
 
-    def _stages_of(self, plan: Plan) -> tuple[int, ...]:
+    def _try_split(self, plan: Plan) -> None:
+        split = plan.mesh.tensor, plan.sequence, tuple(plan.layouts.items())
+        if split not in self._tried_splits:
+            refuse_unsupported_split(plan, self._model)
+            self._tried_splits.add(split)
+
+    def _stages_of(self, plan: Plan, dataflow: Dataflow) -> tuple[int, ...]:
         count = plan.stage_count
         if count not in self._stages:
-            self._stages[count] = assign_blocks(plan, self._model)
+            self._stages[count] = assign_blocks(plan, self._model, dataflow)
         return self._stages[count]
 
     def _blocks(self) -> tuple[str, ...]:

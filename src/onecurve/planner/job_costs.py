@@ -19,6 +19,7 @@ from onecurve.measure.refusal import explain_trace_failure
 from onecurve.planner.job_profile import needs_full_parameters, profile_of
 from onecurve.planner.pipeline_stages import block_chain_of
 from onecurve.planner.tensor_layouts import derive_layouts, split_block_runs, split_run_outside_blocks
+from onecurve.planner.tokens import tokens_of
 from onecurve.planner.traced_model import TracedModel
 
 _LARGE_MICRO_BATCH = 8
@@ -58,6 +59,7 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         read_seconds_per_sample=_read_seconds(traced, samples),
         single_round=any(isinstance(module, _BatchNorm) for module in traced.model.modules()),
         needs_full_parameters=needs_full_parameters(job),
+        tokens=tokens_of(traced.micro(samples)),
         refused_axes=refused,
     )
 
@@ -106,10 +108,11 @@ def _tensor_degrees(
     except Exception as error:  # the model, run on fake tensors, may raise anything
         refused["tensor"] = f"the model could not be traced ({explain_trace_failure(error, traced.model, 'tensor')})"
         return (), {}
-    if not derived:
-        refused["tensor"] = "nothing in this model can be split along it"
+    if not derived.layouts:
+        reasons = "; ".join(f"{block or 'the model'}: {reason}" for block, reason in derived.refusals.items())
+        refused["tensor"] = f"nothing in this model can be split along it ({reasons})"
         return (), {}
-    layouts = {name: str(layout) for name, layout in derived.items()}
+    layouts = {name: str(layout) for name, layout in derived.layouts.items()}
     degrees = [1 << n for n in range(1, max_degree.bit_length()) if 1 << n <= max_degree]
     while len(degrees) > 1 and not _can_be_split(traced, degrees[-1], layouts):
         degrees.pop()
@@ -180,7 +183,7 @@ def _trainable_elements(parameters: Iterable[Tensor]) -> int:
 
 def _block_chain(traced: TracedModel, profile: Profile, refused: dict[str, str]) -> BlockChain:
     try:
-        return block_chain_of(traced, profile)
+        return block_chain_of(traced, profile, traced.dataflow)
     except Exception as error:  # the model, run on fake tensors, may raise anything
         refused["pipeline"] = explain_trace_failure(error, traced.model, "pipeline")
     return BlockChain()

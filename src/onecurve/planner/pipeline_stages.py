@@ -24,14 +24,14 @@ def refuse_mismatched_stages(plan: Plan, dataflow: Dataflow) -> None:
         )
 
 
-def assign_blocks(plan: Plan, traced: TracedModel) -> tuple[int, ...]:
-    """Return the number of blocks of each stage."""
+def assign_blocks(plan: Plan, traced: TracedModel, dataflow: Dataflow) -> tuple[int, ...]:
+    """Return the number of blocks of each stage. `dataflow` says what the blocks are."""
     try:
         profile = profile_of(traced, min(TRACE_SAMPLES, traced.job.global_batch))
     except Exception as error:  # the user's loss may read values, which fake tensors do not have
         explain_trace_failure(error, traced.model, "profile")
         profile = None
-    chain = block_chain_of(traced, profile)
+    chain = block_chain_of(traced, profile, dataflow)
     if plan.stage_count > len(chain.blocks):
         raise OnecurveError(
             f"plan {plan}: {plan.stage_count} stages, but the model has {len(chain.blocks)} blocks; use fewer stages"
@@ -39,12 +39,12 @@ def assign_blocks(plan: Plan, traced: TracedModel) -> tuple[int, ...]:
     return balance(chain, plan.stage_count)
 
 
-def block_chain_of(traced: TracedModel, profile: Profile | None) -> BlockChain:
-    """Return the model's blocks in order with their weights; without a profile the weight is the parameter bytes."""
-    dataflow, model = traced.dataflow, traced.model
-    if profile is None:
+def block_chain_of(traced: TracedModel, profile: Profile | None, dataflow: Dataflow) -> BlockChain:
+    """Return the blocks in order with their weights; without a profile of them the weight is the parameter bytes."""
+    model = traced.model
+    profile_by_name = {name: block for block in profile.blocks for name in block.names} if profile is not None else {}
+    if profile is None or not profile_by_name.keys() >= set(dataflow.blocks):
         return BlockChain(tuple((float(_parameter_bytes(model, [name])), 0.0) for name in dataflow.blocks))
-    profile_by_name = {name: block for block in profile.blocks for name in block.names}
     copies = 2 + profile.optimizer_tensors  # parameters, gradients, optimizer state
     return BlockChain(
         tuple(_weight(profile_by_name[name], copies) for name in dataflow.blocks),

@@ -17,9 +17,10 @@ from onecurve.device.device import local_device
 from onecurve.job.job import Job
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import defer_init
-from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, hint_at_faster_precision
+from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, faster_in_bf16
 from onecurve.planner.clusters import Say
 from onecurve.planner.job_costs import costs_of
+from onecurve.planner.loss_test import refuse_unsplittable_loss
 from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
 from onecurve.predict.estimator import Estimator
@@ -48,8 +49,16 @@ class Planner:
         self._job, self._data, self._cluster, self._say = job, data, cluster, say
         self._precisions = list(precisions)
         self._compared = _faster_precisions(cluster, precisions) if compare_precisions else []
+        self._notes: list[str] = []
         say("tracing the model")
         self._costs = self._trace()
+
+    def test_loss(self) -> None:
+        """Refuse a loss that a run would refuse. What cannot be tested here is added to the hints."""
+        self._say("testing the loss")
+        trace = self._costs.traces[self._precisions[0]]
+        note = refuse_unsplittable_loss(self._job, self._data, trace, local_device(0))
+        self._notes = [note] if note else []
 
     def time_model(self) -> None:
         """Time the model on this host's device, and use the timings in all estimates from now on."""
@@ -64,10 +73,10 @@ class Planner:
         self._costs = replace(self._costs, read_seconds_per_sample=0.0)
 
     def best(self) -> Estimate | None:
-        """Return the fastest plan that fits, with its layouts and stages; None if none fits."""
+        """Return the simplest of the fastest plans that fit, with its layouts and stages; None if none fits."""
         estimator = self._estimator(self._precisions)
-        best = _search(estimator).best
-        return None if best is None else estimate_with_layouts(estimator, best.plan)
+        chosen = _search(estimator).chosen
+        return None if chosen is None else estimate_with_layouts(estimator, chosen.plan)
 
     def advice(self, script: str) -> Advice:
         """Return the best plan, why the others lost, and hints."""
@@ -75,10 +84,10 @@ class Planner:
         estimator = self._estimator(self._precisions)
         advice = advise(script, estimator, _search(estimator), _search)
         if self._compared:
-            faster = _search(self._estimator(self._compared)).best
-            hints = hint_at_faster_precision(faster, advice.best, _WORTH_MENTIONING)
-            advice = replace(advice, hints=(*advice.hints, *hints))
-        return advice
+            in_bf16 = self._estimator(self._compared)
+            hint = faster_in_bf16(in_bf16, advice.best, _WORTH_MENTIONING, _search)
+            advice = replace(advice, faster_precision=hint)
+        return replace(advice, hints=(*advice.hints, *self._notes))
 
     def _trace(self) -> JobCosts:
         cluster = self._cluster

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard
@@ -23,52 +25,88 @@ from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
 from onecurve.measure.blocks import find_blocks, identity_blocks
 from onecurve.measure.fake_process_group import fake_process_group
-from onecurve.measure.layout_search import LayoutSearch, SplitContext, pattern
+from onecurve.measure.layout_search import LayoutSearch, SplitContext, matrix_groups, pattern
 from onecurve.measure.module_calls import ModuleCall, record_calls, run_one_of_each_kind
 from onecurve.measure.profiler import BlockRun
+from onecurve.measure.refusal import explain_trace_failure
+from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
 from onecurve.predict.collective import single_host_placement
+
+_MAX_MATRIX_GROUPS = 24
+"""Most groups of matrix products whose pairs are all tried; a transformer layer with cross-attention has 7."""
 
 _log = logging.getLogger(__name__)
 
 
+class DerivedLayouts(NamedTuple):
+    """What a search for layouts found."""
+
+    layouts: dict[str, Layout]
+    """Parameter name patterns → layouts."""
+    refusals: dict[str, str]
+    """Blocks that stay unsplit → the reason."""
+
+
 def layouts_for(plan: Plan, traced: TracedModel) -> dict[str, str]:
     """Return the layouts for the plan's tensor axis; refuse a degree that splits less of the model than degree 2."""
-    layouts = derive_layouts(traced, plan.mesh.tensor)
-    _refuse_too_large_degree(plan, layouts, traced)
-    return {name: str(layout) for name, layout in layouts.items()}
+    derived = derive_layouts(traced, plan.mesh.tensor)
+    _refuse_too_large_degree(plan, derived, traced)
+    return {name: str(layout) for name, layout in derived.layouts.items()}
 
 
-def _refuse_too_large_degree(plan: Plan, layouts: Mapping[str, Layout], traced: TracedModel) -> None:
+def _refuse_too_large_degree(plan: Plan, derived: DerivedLayouts, traced: TracedModel) -> None:
     """Attention heads, and other units that must stay together, limit the degree."""
     degree = plan.mesh.tensor
-    at_degree_2 = layouts if degree == 2 else derive_layouts(traced, 2)
-    if not at_degree_2:
+    at_degree_2 = derived if degree == 2 else derive_layouts(traced, 2)
+    if not at_degree_2.layouts:
+        reasons = "; ".join(f"{block or 'the model'}: {reason}" for block, reason in at_degree_2.refusals.items())
         raise OnecurveError(
-            f"plan {plan}: nothing in this model can be split along 'tensor'; use another axis (onecurve plan "
-            "--verbose says which operation refused)"
+            f"plan {plan}: nothing in this model can be split along 'tensor'; use another axis ({reasons})"
         )
-    if unsplit := [name for name in at_degree_2 if name not in layouts]:
+    if unsplit := [name for name in at_degree_2.layouts if name not in derived.layouts]:
         smaller = [divisor for divisor in range(2, degree) if degree % divisor == 0]
-        fitting = [divisor for divisor in smaller if not set(at_degree_2) - set(derive_layouts(traced, divisor))]
+        fitting = [n for n in smaller if not set(at_degree_2.layouts) - set(derive_layouts(traced, n).layouts)]
         raise OnecurveError(
-            f"plan {plan}: tensor = {degree} cannot split {', '.join(unsplit)} (heads cannot be divided); "
-            f"try {', '.join(map(str, fitting)) or 'another axis'}"
+            f"plan {plan}: tensor = {degree} cannot split {', '.join(unsplit)}, which tensor = 2 splits (heads or rows "
+            f"cannot be divided by {degree}); try {', '.join(map(str, fitting)) or 'another axis'}"
         )
+
+
+def refuse_unsupported_split(plan: Plan, traced: TracedModel) -> None:
+    """Run the split model on fake tensors; refuse the plan if an operation does not run on sharded tensors."""
+
+    def run() -> Tensor:
+        with run_one_of_each_kind(traced.block_modules):
+            return traced.loss(traced.micro())
+
+    try:
+        with traced.mode, DataDependentFallback():
+            run()
+    except Exception as error:  # the user's loss may read values, which fake tensors do not have: nothing can be tried
+        explain_trace_failure(error, traced.model, "tensor")
+        return
+    with _layout_search(traced, plan, leaves_blocks_unsplit=False) as search:
+        if search.run_split_model(traced.model, plan.layouts, run) is None:
+            fix = "leave out 'sequence', or use another axis" if plan.sequence else "use another axis"
+            raise OnecurveError(
+                f"plan {plan}: the model does not run on tensors that are split so; {fix} ({search.refusal})"
+            )
 
 
 def derive_layouts(
     traced: TracedModel, degree: int, samples: int = TRACE_SAMPLES, precision: Precision = "fp32"
-) -> dict[str, Layout]:
-    """Return parameter name patterns → layouts for `degree` tensor-parallel ranks.
+) -> DerivedLayouts:
+    """Derive layouts for `degree` tensor-parallel ranks.
 
     The samples and the precision hardly influence the result. Passing those of later traces lets DTensor's caches serve
     both.
     """
     model, micro = traced.model, traced.micro(samples)
     with fake_process_group(degree) as mesh, autocast(precision, local_cpu()):
-        with run_one_of_each_kind({name: model.get_submodule(name) for name in find_blocks(model)}):
-            calls = record_calls(model, lambda: micro.forward(model))
+        blocks_once = run_one_of_each_kind({name: model.get_submodule(name) for name in find_blocks(model)})
+        with torch.no_grad(), blocks_once:  # a trial's backward must stay inside its block
+            calls = record_calls(model, lambda: traced.output(micro))
         search = LayoutSearch(
             mesh,
             traced.mode,
@@ -77,23 +115,34 @@ def derive_layouts(
         )
         blocks = find_blocks(model, {call.name for call in calls}) or [""]
         layouts: dict[str, Layout] = {}
+        refusals: dict[str, str] = {}
         for names in _identical(model, blocks):
             block_layouts = _layouts_of_block(search, names[0], calls)
             if not block_layouts:
-                reason = search.refusal or "it has no pair of matrix products that can share a split"
-                _log.info("tensor: no parameter of block %r can be split: %s", names[0], reason)
+                refusals[names[0]] = search.refusal or "it has no pair of matrix products that can share a split"
+                _log.info("tensor: no parameter of block %r can be split: %s", names[0], refusals[names[0]])
             prefixes = [pattern(names[0])] if len(blocks) == len(names) else names
             layouts |= {_join(prefix, name): layout for prefix in prefixes for name, layout in block_layouts.items()}
         if blocks != [""]:
             layouts |= _layouts_outside_blocks(search, traced, samples, blocks, calls)
-        return layouts
+        return DerivedLayouts(layouts, refusals)
 
 
 def _layouts_of_block(search: LayoutSearch, name: str, calls: Sequence[ModuleCall]) -> Mapping[str, Layout]:
-    """Search the layouts of one block; names are relative to the block."""
+    """Search the layouts of one block; names are relative to the block.
+
+    Every pair of matrix products is tried, so a block with many of them (a stage of a UNet, which has transformer
+    layers of its own) is searched block by block instead.
+    """
     block = next(call for call in calls if call.name == name)
     inside = [replace(call, name=_relative(name, call.name)) for call in calls if _is_inside(name, call.name)]
-    return search.block_layouts(replace(block, name=""), inside)
+    if len(matrix_groups(inside)) <= _MAX_MATRIX_GROUPS:
+        return search.block_layouts(replace(block, name=""), inside)
+    layouts: dict[str, Layout] = {}
+    for names in _identical(block.module, find_blocks(block.module, {call.name for call in inside})):
+        found = _layouts_of_block(search, names[0], inside)
+        layouts |= {_join(inner, parameter): layout for inner in names for parameter, layout in found.items()}
+    return layouts
 
 
 def _layouts_outside_blocks(
@@ -145,24 +194,26 @@ def split_run_outside_blocks(traced: TracedModel, plan: Plan, samples: int) -> B
         return split_run
 
 
-def _split_context(traced: TracedModel, mesh: DeviceMesh, sequence: bool) -> SplitContext:
-    """Split parameters as apply/ does. If the model is tried as a whole, its blocks are identities and stay unsplit."""
+def _split_context(
+    traced: TracedModel, mesh: DeviceMesh, sequence: bool, leaves_blocks_unsplit: bool = True
+) -> SplitContext:
+    """Split parameters as apply/ does. `leaves_blocks_unsplit`: of the full model, whose blocks are then identities."""
     inside_blocks = [module for block in traced.block_modules.values() for module in block.modules()]
 
     def split(module: nn.Module, layouts: Mapping[str, str]) -> AbstractContextManager[None]:
-        left_out = inside_blocks if module is traced.model else []
+        left_out = inside_blocks if module is traced.model and leaves_blocks_unsplit else []
         return TensorAxis(mesh, layouts, sequence).temporarily_split(module, left_out)
 
     return split
 
 
 @contextmanager
-def _layout_search(traced: TracedModel, plan: Plan) -> Iterator[LayoutSearch]:
+def _layout_search(traced: TracedModel, plan: Plan, leaves_blocks_unsplit: bool = True) -> Iterator[LayoutSearch]:
     with fake_process_group(plan.mesh.tensor) as mesh, autocast(plan.precision, local_cpu()):
         yield LayoutSearch(
             mesh,
             traced.mode,
-            _split_context(traced, mesh, plan.sequence),
+            _split_context(traced, mesh, plan.sequence, leaves_blocks_unsplit),
             lambda _: 0.0,
             Shard(1) if plan.sequence else None,
         )

@@ -19,6 +19,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.model.deferred import DeferredModel
+from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.predict.scaling import along_samples
 
@@ -110,6 +111,7 @@ def _micro_batch_sizes(job: Job) -> list[int]:
     return sorted({max(1, job.global_batch // 8), max(1, job.global_batch // 2)})
 
 
+@refuse_fake_tensors()
 def _time(job: Job, module: nn.Module, micro: MicroBatch, precision: Precision, device: Device) -> tuple[float, float]:
     """Return the median seconds of forward and backward. Gradients accumulate, as they do from round to round."""
     objective = objective_of(job.loss)

@@ -1,11 +1,14 @@
 """A job's model on fake tensors, to be traced: shapes, calls and operations, but no values and no memory."""
 
+import logging
 from collections.abc import Iterable
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.dataflow import Dataflow
@@ -16,10 +19,13 @@ from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
-from onecurve.measure.blocks import called_modules, find_blocks
+from onecurve.measure.blocks import count_calls, find_blocks, find_called_once
 from onecurve.measure.dataflow import trace_dataflow
 from onecurve.measure.module_calls import ModuleKind, run_one_of_each_kind
+from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.deferred import DeferredModel, TraceableModule, defer_init
+
+_log = logging.getLogger(__name__)
 
 TRACE_SAMPLES = 2
 """Samples of a micro-batch where their number does not matter."""
@@ -61,25 +67,55 @@ class TracedModel:
 
     @cached_property
     def dataflow(self) -> Dataflow:
-        """The tensors that flow between the blocks."""
+        """The tensors that flow between the blocks. Refuses a model whose blocks are not called exactly once."""
         if not self.blocks:
-            raise OnecurveError(
-                "model: no repeated blocks were found, so there is nothing to split into pipeline stages; use another "
-                "axis"
-            )
+            raise OnecurveError("model: no repeated blocks were found")
         with run_one_of_each_kind(self.block_modules):
             return trace_dataflow(self.model, self.blocks, self.mode, self.forward)
+
+    @cached_property
+    def fine_dataflow(self) -> Dataflow:
+        """The tensors that flow between the smallest modules that are called exactly once."""
+        calls = count_calls(self.model, lambda _: self.forward())
+        names = find_called_once(self.model, calls or {})
+        if len(names) < 2:
+            raise OnecurveError(
+                "model: it has fewer than two modules with parameters that a forward calls exactly once, so it cannot "
+                "be split into pipeline stages; use another axis"
+            )
+        return trace_dataflow(self.model, names, self.mode, self.forward)
+
+    def dataflow_for(self, stages: int) -> Dataflow:
+        """Return the data flow between blocks, or between smaller modules if the blocks do not make so many stages."""
+        if self.job.has_local_loss:
+            raise OnecurveError(
+                "loss 'hugging_face_local_auxiliary': the auxiliary loss needs the router logits of all layers, and "
+                "the last pipeline stage has only those of its own; use another axis"
+            )
+        try:
+            if stages <= len(self.blocks):
+                return self.dataflow
+        except OnecurveError as error:
+            _log.info("pipeline: cut between smaller modules: %s", error)
+        return self.fine_dataflow
 
     def micro(self, samples: int = TRACE_SAMPLES) -> MicroBatch:
         """Return the first samples of the data as a fake micro-batch."""
         samples = min(samples, self.job.global_batch)
         if samples not in self._micro_batches:
-            self._micro_batches[samples] = self._traceable.fake_batch(self.data.micro(0, samples))
+            with _disable_current_modes():  # the user's dataset may read values
+                real = self.data.micro(0, samples)
+            self._micro_batches[samples] = self._traceable.fake_batch(real)
         return self._micro_batches[samples]
 
     def forward(self) -> object:
         """Run the model on a small fake micro-batch."""
         return self._traceable.forward(self.micro())
+
+    def output(self, micro: MicroBatch) -> Any:
+        """Run the model on a fake micro-batch."""
+        with DataDependentFallback():
+            return micro.forward(self.model)
 
     def loss(self, micro: MicroBatch) -> Tensor:
         """Return the loss sum of a fake micro-batch."""
@@ -95,6 +131,7 @@ class TracedModel:
                 autocast(precision, local_cpu()),
                 run_one_of_each_kind(self.block_modules) as kinds,
                 self.mode,
+                DataDependentFallback(),
             ):
                 micro.forward(self.model)
             self._kinds[key] = [*kinds.values()]
@@ -103,4 +140,5 @@ class TracedModel:
     def _called_modules(self, repeated: Iterable[str]) -> set[str] | None:
         """Names of the modules that a forward calls; of modules in `repeated` that are identical only one runs."""
         with run_one_of_each_kind({name: self.model.get_submodule(name) for name in repeated}):
-            return called_modules(self.model, lambda _: self.forward())
+            calls = count_calls(self.model, lambda _: self.forward())
+        return set(calls) if calls is not None else None

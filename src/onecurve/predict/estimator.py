@@ -54,6 +54,7 @@ class Estimator:
             error=self.constants.error,
             price_per_hour=self._price_per_hour(plan.mesh.size),
             threads=self._hosts(plan.mesh.size)[0].cores_per_host if cpu else 0,
+            reserved_bytes=_RESERVED_FRACTION * self._tightest(plan).hosts.device.memory,
         )
 
     def seconds(self, plan: Plan) -> dict[str, float]:

@@ -1,4 +1,7 @@
-"""Compares a float64 run with the reference: two tensors a and b are equal if max|a − b| ≤ 1e-9 · scale.
+"""Compares a float64 run with the reference: two tensors a and b are equal if max|a − b| ≤ limit · scale.
+
+The limit is 1e-9, or more for a model that amplifies rounding errors: a multiple of the distance by which a one-device
+run moves if its weights are perturbed by 1e-15. It is never so large that a wrong gradient could pass.
 
 The scale of a weight or buffer b is max(max|b|, lr · steps), because a weight whose true gradient is zero moves by
 rounding errors alone. For the same reason the scale of a gradient is the largest element of all gradients.
@@ -19,10 +22,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from onecurve.device.local_tensor import LocalTensor
+from onecurve.device.local_tensor import LocalTensor, local_tensor_of
 
 LIMIT = 1e-9
-"""Largest difference, as a fraction of a tensor's scale, that counts as equal."""
+"""Largest difference, as a fraction of a tensor's scale, that counts as equal for a well-conditioned model."""
+_LARGEST_LIMIT = 1e-6
+_LIMIT_OVER_SPREAD = 30
 _KINDS = ("loss", "gradient", "value")
 """What is compared, causes before effects: a wrong loss causes wrong gradients, which cause wrong weights."""
 
@@ -37,11 +42,17 @@ class Difference:
     """`loss`, `gradient NAME` or `value NAME` (a weight or buffer)."""
     size: float
     """The largest absolute difference, as a fraction of the tensor's scale."""
+    limit: float = LIMIT
 
     @property
     def holds(self) -> bool:
         """True if the difference is within the limit; False for NaN."""
-        return self.size <= LIMIT
+        return self.size <= self.limit
+
+
+def limit_of(spread: float) -> float:
+    """Return the limit for a model whose perturbed run differs by `spread` from the reference."""
+    return min(max(LIMIT, _LIMIT_OVER_SPREAD * spread), _LARGEST_LIMIT)
 
 
 def store_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
@@ -58,8 +69,21 @@ def store_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
     save_file(tensors, _file(folder, step), metadata)
 
 
+def compare_module(module: nn.Module, step: int, loss: float, lr: float, folder: Path) -> float:
+    """Return the largest difference between another one-device run and the stored step."""
+    state = [local_tensor_of(name, tensor, True) for name, tensor in _parameters_and_buffers(module)]
+    trainable = [tensor for tensor in state if tensor.local.requires_grad]
+    return max(difference.size for difference in compare_step(state, trainable, step, loss, lr, folder))
+
+
 def compare_step(
-    state: Sequence[LocalTensor], trainable: Sequence[LocalTensor], step: int, loss: float, lr: float, folder: Path
+    state: Sequence[LocalTensor],
+    trainable: Sequence[LocalTensor],
+    step: int,
+    loss: float,
+    lr: float,
+    folder: Path,
+    limit: float = LIMIT,
 ) -> list[Difference]:
     """Compare this rank's loss, gradients (of `trainable`), weights and buffers (`state`) with the stored step."""
     with safe_open(_file(folder, step), "pt") as reference:
@@ -67,19 +91,19 @@ def compare_step(
         largest = json.loads(metadata["largest"])
         expected = json.loads(metadata["loss"])
         gradient_scale = max((size for name, size in largest.items() if name.startswith("gradient ")), default=0.0) or 1
-        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300))]
+        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300), limit)]
         for tensor in trainable:
             name, gradient = f"gradient {tensor.name}", tensor.local.grad
             if (gradient is not None) != (name in largest):
-                differences.append(Difference(step, name, math.inf))
+                differences.append(Difference(step, name, math.inf, limit))
             elif gradient is not None:
                 distance = _distance(tensor, gradient, reference, name)
-                differences.append(Difference(step, name, distance / gradient_scale))
+                differences.append(Difference(step, name, distance / gradient_scale, limit))
         for tensor in state:
             name = f"value {tensor.name}"
             scale = max(largest[name], lr * (step + 1)) or 1.0
             distance = _distance(tensor, tensor.local.detach(), reference, name)
-            differences.append(Difference(step, name, distance / scale))
+            differences.append(Difference(step, name, distance / scale, limit))
     return differences
 
 

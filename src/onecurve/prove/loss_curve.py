@@ -19,13 +19,13 @@ Curve = Sequence[float]
 """The loss of each step."""
 
 
-def perturb(module: nn.Module, seed: int) -> None:
-    """Multiply every weight by 1 + 1e-7 · noise, with normally distributed noise."""
+def perturb(module: nn.Module, seed: int, size: float = PERTURBATION) -> None:
+    """Multiply every weight by 1 + size · noise, with normally distributed noise."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_((parameter.double() * (1 + PERTURBATION * noise)).to(parameter.dtype))
+            parameter.copy_(parameter * (1 + size * noise))
 
 
 def curve_excess(curve: Curve, reference: Curve, perturbed: Sequence[Curve]) -> float:

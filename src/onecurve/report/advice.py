@@ -4,10 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onecurve.describe.advice import Advice
+from onecurve.describe.cluster import HostGroup
 from onecurve.describe.convert import to_plain, to_toml
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.describe.units import bytes_text, count_text, hours_text, money_text, seconds_text, with_error
+from onecurve.describe.units import (
+    bytes_text,
+    count_text,
+    hours_text,
+    money_text,
+    rate_text,
+    seconds_text,
+    with_error,
+)
 
 _BAR_WIDTH = 30
 _MIN_SHOWN_FRACTION = 0.005
@@ -15,15 +24,15 @@ _MIN_SHOWN_FRACTION = 0.005
 
 
 def advice_lines(advice: Advice) -> list[str]:
-    """The best plan with its predicted time and memory, why other plans lost, and cheaper alternatives."""
+    """The chosen plan with its predicted time and memory, why other plans lost, and cheaper alternatives."""
     head = f"{advice.script}: {count_text(advice.parameters)} parameters, {advice.global_batch:,} samples per step"
     lines = [f"{head}, on {advice.cluster}", ""]
     if advice.best is None:
         lines.append("the job does not fit on this cluster")
-        lines += [f"  {hint}" for hint in advice.hints]
+        lines += [f"  {hint}" for hint in (advice.faster_precision, *advice.hints) if hint]
         return [*lines, "", *_rejected(advice)]
     best = advice.best
-    lines += _summary(best)
+    lines += _summary(advice, best)
     lines += ["", *_bars("time per step", best.seconds, seconds_text)]
     lines += ["", *_bars("memory per rank", best.memory, bytes_text, best.available_bytes)]
     lines += ["", *_rejected(advice)]
@@ -34,19 +43,56 @@ def advice_lines(advice: Advice) -> list[str]:
     return lines
 
 
-def _summary(best: Estimate) -> list[str]:
+def _summary(advice: Advice, best: Estimate) -> list[str]:
     step = with_error(seconds_text(best.step), best.error)
     samples_per_second = best.plan.global_batch / best.step
     speed = f"{samples_per_second:,.{0 if samples_per_second >= 10 else 1}f} samples/s"
-    lines = [
-        f"plan    {best.plan}",
-        f"step    {step}, {speed}, {best.utilization:.0%} of peak FLOP/s",
+    memory = f"{bytes_text(best.memory_bytes)} of {bytes_text(best.available_bytes)} per rank"
+    reserved = best.reserved_bytes / (best.reserved_bytes + best.available_bytes)
+    lines = [f"plan    {best.plan}"]
+    if advice.choice:
+        lines.append(f"choice  {advice.choice}")
+    lines.append(f"step    {step}, {speed}, {best.utilization:.0%} of peak FLOP/s")
+    if advice.faster_precision:
+        lines.append(f"bf16    {advice.faster_precision}")
+    if advice.tokens is not None:
+        lines.append(
+            f"tokens  {_tokens_per_second(advice, best):,.0f} per second: {advice.tokens.per_sample:,} per sample, "
+            f"{advice.tokens.counted_in} (padding included)"
+        )
+    lines += [
         f"run     {hours_text(best.hours)} for {best.steps:,} steps on {_ranks(best)}{_price(best)}",
-        f"memory  {bytes_text(best.memory_bytes)} of {bytes_text(best.available_bytes)} per rank",
+        f"memory  {memory}; {bytes_text(best.reserved_bytes)} ({reserved:.0%} of the device) is kept free besides",
+        *_links(advice),
     ]
     if best.plan.changes_numerics:
         lines.append("note    numerical results differ from those of fp32")
     return lines
+
+
+def _tokens_per_second(advice: Advice, estimate: Estimate) -> float | None:
+    return None if advice.tokens is None else advice.tokens.per_sample * advice.global_batch / estimate.step
+
+
+def _links(advice: Advice) -> list[str]:
+    """The assumed bandwidths of the links, and where they come from."""
+    groups, constants = advice.machines.groups, advice.machines.constants
+    several_hosts = sum(group.count for group in groups) > 1
+
+    def text(group: HostGroup) -> str:
+        owner = f"{group.device.name}: " if len(groups) > 1 else ""
+        links = [("within a host", group.intra_host.bandwidth, constants.intra_host_efficiency)]
+        if several_hosts:
+            links.append(("between hosts", group.inter_host.bandwidth, constants.inter_host_efficiency))
+        return owner + ", ".join(
+            f"{rate_text(bandwidth)}B/s {where} (collectives reach {efficiency:.0%})"
+            for where, bandwidth, efficiency in links
+        )
+
+    if advice.machines.devices == 1:
+        return []
+    source = f"; from {advice.machines_source}" if advice.machines_source else ""
+    return [f"links   {'; '.join(map(text, groups))}, per device and direction{source}"]
 
 
 def _ranks(estimate: Estimate) -> str:
@@ -111,8 +157,21 @@ def advice_plain(advice: Advice) -> dict[str, Any]:
         "script": advice.script,
         "cluster": advice.cluster,
         "parameters": advice.parameters,
+        "links": [
+            {
+                "device": group.device.name,
+                "intra_host_bandwidth": group.intra_host.bandwidth,
+                "inter_host_bandwidth": group.inter_host.bandwidth,
+            }
+            for group in advice.machines.groups
+        ],
+        "links_source": advice.machines_source,
         "fits": advice.best is not None,
         "best": None if advice.best is None else _plain(advice.best),
+        "choice": advice.choice,
+        "tokens_per_sample": None if advice.tokens is None else advice.tokens.per_sample,
+        "tokens_per_second": None if advice.best is None else _tokens_per_second(advice, advice.best),
+        "faster_precision": advice.faster_precision,
         "runners_up": [{**_plain(runner_up.estimate), "reason": runner_up.reason} for runner_up in advice.runners_up],
         "frontier": [_plain(estimate) for estimate in advice.frontier],
         "hints": list(advice.hints),
@@ -128,12 +187,33 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
         "seconds": estimate.seconds,
         "memory_bytes": estimate.memory_bytes,
         "available_bytes": estimate.available_bytes,
+        "reserved_bytes": estimate.reserved_bytes,
         "memory": estimate.memory,
         "fits": estimate.fits,
         "utilization": estimate.utilization,
         "hours": estimate.hours,
         "cost": estimate.cost,
     }
+
+
+def start_lines(advice: Advice, command: str) -> list[str]:
+    """How to start the chosen plan. `command`: the arguments of onecurve, such as `run train.py --plan plan.toml`."""
+    assert advice.best is not None
+    placement = advice.machines.placement(advice.best.devices)
+    hosts = sum(count for count, _ in placement)
+    if hosts == 1:
+        return [f"train with: onecurve {command}"]
+    counts = {ranks for _, ranks in placement}
+    ranks = str(placement[0][1]) if len(counts) == 1 else "RANKS"
+    lines = [
+        f"train on {hosts:,} hosts: start this on each, with N = 0 … {hosts - 1:,} and HOST the name of host 0; the "
+        "hosts need the same files, a shared folder for --out and a private network",
+        f"  torchrun --nnodes {hosts} --node-rank N --nproc-per-node {ranks} --master-addr HOST --master-port 29500 "
+        f"-m onecurve {command}",
+    ]
+    if len(counts) > 1:
+        lines.append("  RANKS: " + ", then ".join(f"{ranks} on {_plural(count, 'host')}" for count, ranks in placement))
+    return lines
 
 
 _COMMENTS = {

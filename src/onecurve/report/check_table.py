@@ -16,13 +16,16 @@ class CheckTable:
     def __init__(self, plans: Sequence[Plan], console: Console) -> None:
         self._plans = plans
         self._console = console
-        self._width = max(len(str(plan)) for plan in plans)
+        self._width = max((len(str(plan)) for plan in plans), default=0)
         self._status = console.status("") if console.is_terminal else None
         self._done = 0
 
-    def begin(self, steps: int, references: int) -> None:
-        """`references`: number of one-device runs that the plans are compared with."""
-        self._print(f"checking {len(self._plans)} plans over {steps} steps against one device")
+    def begin(self, steps: int, references: int, refused: Sequence[Verdict] = ()) -> None:
+        """`references`: number of one-device runs that the plans are compared with; `refused`: known already."""
+        plans = f"{len(self._plans)} plan{'s' if len(self._plans) != 1 else ''}"
+        self._print(f"checking {plans} over {steps} steps against one device")
+        for verdict in refused:
+            self._print(verdict_line(verdict, self._width))
         if self._status:
             self._status.start()
             self._status.update(f"training {references} one-device reference{'s' if references != 1 else ''}")
@@ -41,6 +44,9 @@ class CheckTable:
 
 def verdict_line(verdict: Verdict, width: int) -> str:
     """The verdict on one plan, with its largest or first difference. `width`: columns for the plan."""
+    if verdict.reason:
+        color, word = ("yellow", "refused") if verdict.outcome == "refused" else ("bold red", "FAILED ")
+        return f"[{color}]{word}[/{color}] {verdict.plan:<{width}}  {escape(summary_of(verdict.reason))}"
     tensor = escape(verdict.tensor)
     if verdict.holds:
         word, where = "[green]holds  [/green]", f"largest difference at {tensor}"
@@ -49,17 +55,35 @@ def verdict_line(verdict: Verdict, width: int) -> str:
     return f"{word} {verdict.plan:<{width}}  {verdict.size:.1e}  {where}"
 
 
+def summary_of(reason: str) -> str:
+    """The first line of a reason, or the last one of a traceback, which names the error."""
+    lines = reason.strip().splitlines()
+    is_traceback = any(line.startswith("Traceback") for line in lines[:1]) or "Traceback (most recent" in lines[0]
+    return lines[-1] if is_traceback else lines[0]
+
+
 def result_lines(result: CheckResult) -> list[str]:
-    """The notes of a check, and how many plans hold."""
-    lines = [f"note: {note}" for note in result.notes]
+    """The reasons of failures, each once, the notes of a check, and how many plans hold."""
+    lines = []
+    failures: dict[str, list[str]] = {}
+    for verdict in result.verdicts:
+        if len(verdict.reason.splitlines()) > 1:
+            failures.setdefault(verdict.reason, []).append(verdict.plan)
+    for reason, plans in failures.items():
+        lines += [f"{', '.join(plans)} failed:", *(f"  {line}" for line in reason.splitlines())]
+    lines += [f"note: {note}" for note in result.notes]
+    return [*lines, _summary(result)]
+
+
+def _summary(result: CheckResult) -> str:
     total = len(result.verdicts)
-    different = sum(not verdict.holds for verdict in result.verdicts)
     if result.precision == "fp64":
         limit = f"limit: {result.limit:.0e} of each tensor's scale"
     else:
         limit = f"limit: {result.limit:.0f} × the spread of perturbed runs"
-    if different:
-        lines.append(f"{different} of {total} plans do not compute the same as one device ({limit})")
-    else:
-        lines.append(f"all {total} plans compute the same as one device ({limit})")
-    return lines
+    if result.holds:
+        return f"all {total} plans compute the same as one device ({limit})"
+    phrases = {"differs": "do not compute the same as one device", "failed": "failed", "refused": "were refused"}
+    counts = {outcome: sum(verdict.outcome == outcome for verdict in result.verdicts) for outcome in phrases}
+    said = ", ".join(f"{count} {phrases[outcome]}" for outcome, count in counts.items() if count)
+    return f"of {total} plan{'s' if total != 1 else ''}, {said} ({limit})"

@@ -22,8 +22,8 @@ _SPEED_WINDOW = 20
 class Terminal:
     """A sink that prints records for a person to read."""
 
-    def __init__(self, steps: int, console: Console) -> None:
-        self._steps = steps
+    def __init__(self, steps: int, global_batch: int, console: Console) -> None:
+        self._steps, self._global_batch = steps, global_batch
         self._console = console
         self._speed = _Speed()
         self._bar = _Bar(steps, console) if console.is_terminal else None
@@ -46,12 +46,12 @@ class Terminal:
 
     def _show_step(self, record: StepRecord) -> None:
         seconds = sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0)
-        self._speed.add(record.step, record.samples, seconds)
+        self._speed.add(self._global_batch, seconds)
         done = record.step
         if record.skipped:
             self._print(f"[yellow]step {done}: loss or gradient is not finite, update skipped[/yellow]")
         speed = f"{self._speed.samples_per_second:,.0f} samples/s"
-        seconds_left = self._speed.seconds_for((self._steps - done) * record.samples / done)
+        seconds_left = self._speed.seconds_for((self._steps - done) * self._global_batch)
         remaining = f"  {seconds_text(seconds_left)} left" if done < self._steps else ""
         if self._bar is not None:
             self._bar.show(done, f"loss {record.loss:.4f}  {speed}{remaining}")
@@ -105,16 +105,12 @@ class _Speed:
     """Samples per second, averaged over the latest steps so that a slow start does not count for long."""
 
     def __init__(self) -> None:
-        self._recent: list[tuple[float, float]] = []
+        self._recent: list[tuple[int, float]] = []
         """Samples and seconds of each of the latest steps."""
-        self._samples_before: float | None = None
 
-    def add(self, step: int, samples: int, seconds: float) -> None:
-        """`samples`: samples since the start of the run, including those before this process resumed it."""
-        if self._samples_before is None:
-            self._samples_before = samples * (step - 1) / step
-        self._recent = [*self._recent[-_SPEED_WINDOW + 1 :], (samples - self._samples_before, seconds)]
-        self._samples_before = samples
+    def add(self, samples: int, seconds: float) -> None:
+        """Add a step of `samples` samples."""
+        self._recent = [*self._recent[-_SPEED_WINDOW + 1 :], (samples, seconds)]
 
     @property
     def samples_per_second(self) -> float:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.store import empty
+from onecurve.describe.change import JobChange
 from onecurve.describe.convert import from_document, from_json, null_to_nan, read_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.summary import RunSummary
@@ -33,6 +34,8 @@ class RunOrigin:
     arguments: tuple[str, ...]
     checkpoints: str = ""
     """Location of the checkpoints; empty if they are in the run's folder."""
+    changes: tuple[JobChange, ...] = ()
+    """Fields of the job that were changed since the run was started, oldest first."""
 
 
 def refuse_foreign_folder(folder: Path) -> None:

@@ -16,23 +16,24 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.seed import mix
+from onecurve.device.collectives import all_reduce_sum
 from onecurve.device.device import Device
-from onecurve.device.precision import master_dtype
+from onecurve.device.precision import LOW_PRECISION, master_dtype
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
-from onecurve.job.objective import objective_of, refuse_non_mean_scalar
+from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
+from onecurve.job.objective import objective_of
 from onecurve.job.optimizer import Optimizer
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
+from onecurve.model.unchanged import unchanged
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from onecurve.apply.pipeline import PipelinePart
-
-_LOSS_TEST_SAMPLES = 12
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Assembly:
 
     part: "SingleStagePart | PipelinePart"
     trainer: Trainer
+    note: str = ""
+    """What could not be tested about the loss, for the user; empty if everything was tested."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,34 @@ def assemble(
     part = _part(job, resolved, mesh, device, data, deferred)
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
 
-    def read(begin: int, end: int) -> MicroBatch:
-        return part.place(data.micro(begin, end))
+    return Assembly(part, trainer, _try_loss(job, plan, part, trainer, data))
 
-    first = read(0, min(job.global_batch, _LOSS_TEST_SAMPLES))
-    refuse_non_mean_scalar(job.loss, part.infer, read, first, trainer.try_metrics(first))
-    return Assembly(part, trainer)
+
+def _try_loss(
+    job: Job, plan: Plan, part: "SingleStagePart | PipelinePart", trainer: Trainer, data: TrainingData
+) -> str:
+    """Refuse a loss that cannot be split; return what could not be tested. All ranks of the model must call it."""
+
+    def read(begin: int, end: int, copies: int) -> MicroBatch:
+        return part.place(data.micro(begin, end, copies))
+
+    def on_any_rank(found: bool) -> bool:
+        flag = torch.full((1,), float(found), device=part.device.torch_device)
+        return bool(all_reduce_sum(part.group, flag).item())
+
+    trial = LossTrial(
+        infer=part.infer,
+        read=read,
+        low_precision=LOW_PRECISION.get(plan.precision),
+        judges=part.reports_metrics,
+        on_any_rank=on_any_rank,
+    )
+    with unchanged(part.module):
+        first = read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
+        output = part.infer(first)
+        note = trial.refuse_unsplittable(job.loss, first, output)
+        trainer.try_metrics(first, output)
+        return note
 
 
 def assemble_manual(

@@ -1,6 +1,6 @@
 """Builds a run on this rank, in the order in which things must happen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from onecurve.apply.base_part import BasePart
@@ -9,6 +9,7 @@ from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
 from onecurve.data.training_data import open_data
+from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, default_plan
 from onecurve.describe.plan_validation import validate
@@ -30,7 +31,8 @@ from onecurve.runtime.assembly import (
     first_names,
     refuse_unmatched_groups,
 )
-from onecurve.runtime.checkpoints import Checkpoints, Resumed
+from onecurve.runtime.changed_job import refuse_change_without_checkpoints, refuse_change_without_effect
+from onecurve.runtime.checkpoints import Checkpoints, Resumed, refuse_changed_job
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.loaders import open_loaders
@@ -49,6 +51,7 @@ def build_run(
     *,
     out: Path | None = None,
     fresh: bool = False,
+    change: Collection[str] = (),
     manual: bool = False,
     stop: Callable[[], bool] = lambda: False,
     lock: RunLock | None = None,
@@ -57,11 +60,11 @@ def build_run(
     """Build a run on this rank of the world that the environment describes. All ranks must call it.
 
     `plan`: None replicates the model on every rank. `out`: the run's folder; the run continues from its newest
-    checkpoint unless `fresh`. `manual`: the user calls backward. `stop`: asked once per step. `lock`: released when the
-    run ends, or if it cannot be built.
+    checkpoint unless `fresh`. `change`: fields of the job that differ from the checkpoint's. `manual`:
+    the user calls backward. `stop`: asked once per step. `lock`: released when the run ends, or if it cannot be built.
     """
     try:
-        return _build(job, plan, out, fresh, manual, stop, lock, on_event)
+        return _build(job, plan, out, fresh, change, manual, stop, lock, on_event)
     except BaseException:
         if lock is not None:
             lock.release()
@@ -73,6 +76,7 @@ def _build(
     plan: Plan | None,
     out: Path | None,
     fresh: bool,
+    change: Collection[str],
     manual: bool,
     stop: Callable[[], bool],
     lock: RunLock | None,
@@ -82,7 +86,8 @@ def _build(
     device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
     cluster = local_cluster()
     plan = plan or default_plan(job.global_batch, world.size)
-    validate(plan, job.global_batch, cluster)
+    refuse_change_without_checkpoints(change, has_folder=out is not None, saves=job.save is not None)
+    _validate(plan, job, cluster, None if fresh or "global_batch" in change else out)
     _refuse_other_world(plan, world)
     if manual:
         refuse_unsupported_manual(job, plan)
@@ -113,7 +118,7 @@ def _build(
     mesh = make_mesh(plan.mesh, world.rank, device.kind)
     checkpoints = None
     if out is not None and job.save is not None:
-        checkpoints = Checkpoints(job.save, out, world, device, resolved.plan, job_fingerprint)
+        checkpoints = Checkpoints(job.save, out, world, device, resolved.plan, job_fingerprint, change)
     flags = StepFlags(stop=stop, save=checkpoints.overdue if checkpoints is not None else lambda: False)
     assembly: Assembly | ManualAssembly
     if manual:
@@ -121,16 +126,21 @@ def _build(
     else:
         assembly = assemble(job, resolved, mesh, device, data, deferred, flags)
         if loaders.evaluation_sample is not None:  # a mistake in a metric shows before training, not after
-            assembly.trainer.try_metrics(assembly.part.place(loaders.evaluation_sample))
+            sample = assembly.part.place(loaders.evaluation_sample)
+            assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
     refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
     # Everything is known to work. Only now may an earlier run's checkpoints be removed.
     resumed = _resume(checkpoints, assembly.part, fresh)
     best = BestTracker(job.evaluate) if job.evaluate is not None else None
-    warnings = [deferred.warning]
+    warnings = [*deferred.messages, assembly.note if isinstance(assembly, Assembly) else ""]
+    steps = data.steps
     if resumed is not None:
-        _restore(assembly, resumed, best)
-        loaders.training.start(resumed.state.step, resumed.state.position)
+        step, position = resumed.state.step, resumed.state.position
+        steps = job.total_steps(data.order.size, step, position)
+        _restore(assembly, resumed, best, steps)
+        refuse_change_without_effect(resumed.changes, best, step, steps)
+        loaders.training.start(step, position, steps)
     elif job.weights is not None:
         warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, first_name_of))
     assembly.part.drop_gathered()
@@ -144,17 +154,32 @@ def _build(
             part=assembly.part,
             trainer=assembly.trainer,
             loaders=loaders,
-            steps=data.steps,
+            steps=steps,
             parameters=parameters,
             checkpoints=checkpoints,
             best=best,
             state=resumed.state if resumed is not None else TrainState(),
             resumed=resumed.text if resumed is not None else "",
+            changed=_changes_text(resumed) if resumed is not None else "",
             warning=" ".join(filter(None, warnings)),
             lock=lock,
             on_event=on_event,
         )
     )
+
+
+def _validate(plan: Plan, job: Job, cluster: Cluster, earlier: Path | None) -> None:
+    """Refuse a plan that does not fit the job. `earlier`: folder of the run that may be continued.
+
+    The plan may come from that folder and not fit because the job has another batch now: then say that.
+    """
+    try:
+        validate(plan, job.global_batch, cluster)
+    except OnecurveError:
+        if earlier is not None and job.save is not None:
+            job_fingerprint = fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))
+            refuse_changed_job(job.save, earlier, job_fingerprint)
+        raise
 
 
 def _resume(checkpoints: Checkpoints | None, part: BasePart, fresh: bool) -> Resumed | None:
@@ -166,7 +191,13 @@ def _resume(checkpoints: Checkpoints | None, part: BasePart, fresh: bool) -> Res
     return checkpoints.resume(lambda: saved_tensors(part))
 
 
-def _restore(assembly: Assembly | ManualAssembly, resumed: Resumed, best: BestTracker | None) -> None:
+def _changes_text(resumed: Resumed) -> str:
+    changes = "; ".join(map(str, resumed.changes))
+    return f"after step {resumed.state.step}: {changes}" if changes else ""
+
+
+def _restore(assembly: Assembly | ManualAssembly, resumed: Resumed, best: BestTracker | None, steps: int) -> None:
+    assembly.trainer.resume(resumed.state, steps)
     for update in assembly.trainer.updates.values():
         update.load_state(resumed.optimizer_states)
     if isinstance(assembly.trainer, Trainer) and resumed.precision == "fp16":  # other precisions save no loss scale

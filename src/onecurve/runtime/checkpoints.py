@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import SaveEvent, Saver
 from onecurve.checkpoint.snapshot import OptimizerState
 from onecurve.checkpoint.store import empty, step_of
+from onecurve.describe.change import JobChange
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, Precision
@@ -25,7 +27,7 @@ from onecurve.device.world import World
 from onecurve.job.save import Save
 from onecurve.runs.folder import CHECKPOINTS
 from onecurve.runs.lock import RunLock
-from onecurve.runtime.fingerprint import refuse_changed
+from onecurve.runtime.changed_job import changed_fields
 from onecurve.train.state import TrainState
 
 ListTensors = Callable[[], Sequence[LocalTensor]]
@@ -41,6 +43,8 @@ class Resumed:
     """Precision of the plan that saved it."""
     text: str
     """For a person."""
+    changes: tuple[JobChange, ...] = ()
+    """Fields of the job that have changed since the checkpoint was saved."""
 
 
 def lock_run(out: Path, save: Save | None) -> RunLock:
@@ -49,13 +53,31 @@ def lock_run(out: Path, save: Save | None) -> RunLock:
     return RunLock(out, *([folder] if folder is not None else []))
 
 
+def refuse_changed_job(save: Save, out: Path, fingerprint: Mapping[str, str]) -> None:
+    """Raise OnecurveError, naming all fields that differ, if another job saved the newest checkpoint."""
+    store = open_store(save.to or str(out / CHECKPOINTS))
+    with suppress(CorruptedError, OSError):
+        for name in store.names()[-1:]:
+            checkpoint = Checkpoint(store, name)
+            changed_fields(checkpoint.root.job, fingerprint, checkpoint.where)
+
+
 class Checkpoints:
     """Every rank has one, and all ranks call its methods together."""
 
     def __init__(
-        self, save: Save, out: Path, world: World, device: Device, plan: Plan, fingerprint: Mapping[str, str]
+        self,
+        save: Save,
+        out: Path,
+        world: World,
+        device: Device,
+        plan: Plan,
+        fingerprint: Mapping[str, str],
+        change: Collection[str] = (),
     ) -> None:
-        self._save, self._world, self._plan, self._fingerprint = save, world, plan, dict(fingerprint)
+        """`change`: fields of the job that must differ from those of the checkpoint; all others must not."""
+        self._save, self._world, self._plan = save, world, plan
+        self._fingerprint, self._change = dict(fingerprint), change
         self._store = open_store(save.to or str(out / CHECKPOINTS))
         self._group = new_host_group()
         retention = Retention(save.last, save.keep_every, save.best)
@@ -108,15 +130,33 @@ class Checkpoints:
                 f"{self._store.where}: none of its {len(names)} checkpoints can be read ({skipped[0]}); restore one, "
                 "or add --fresh to start over"
             )
+        if self._change:
+            raise OnecurveError(
+                f"{self._store.where}: --change {','.join(self._change)}, but there is no checkpoint to continue from; "
+                "leave --change out to start a new run"
+            )
         return None
 
     def _read(self, name: str, local_tensors: Sequence[LocalTensor]) -> Resumed:
         checkpoint = Checkpoint(self._store, name)
-        refuse_changed(checkpoint.root.job, self._fingerprint, checkpoint.where)
-        optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
         state = _train_state(checkpoint)
-        text = f"from step {state.step}, {checkpoint.where}"
-        return Resumed(state, optimizer_states, checkpoint.root.plan.precision, text)
+        changes = self._changes(checkpoint, state)
+        optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
+        return Resumed(
+            state=replace(state, changes=(*state.changes, *changes)),
+            optimizer_states=optimizer_states,
+            precision=checkpoint.root.plan.precision,
+            text=f"from step {state.step}, {checkpoint.where}",
+            changes=tuple(changes),
+        )
+
+    def _changes(self, checkpoint: Checkpoint, state: TrainState) -> list[JobChange]:
+        saved, now = checkpoint.root.job, self._fingerprint
+        earlier = {change.field for change in state.changes}
+        return [
+            JobChange(name, saved.get(name, "not known"), now[name], state.step)
+            for name in changed_fields(saved, now, checkpoint.where, self._change, earlier)
+        ]
 
     def due(self, step: int) -> bool:
         """True if a save became due by the number of steps since the last call. See `overdue` for minutes.

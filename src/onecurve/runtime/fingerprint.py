@@ -1,47 +1,41 @@
 """The fingerprint of a job: the fields that its loss curve depends on, as texts that can be compared and shown."""
 
-from collections.abc import Callable, Mapping
+import logging
 from functools import partial
 from typing import Any
 
+import torch
 import xxhash
 from torch import nn
 
 from onecurve.data.training_data import TrainingData
-from onecurve.describe.errors import OnecurveError
 from onecurve.job.job import Job
-from onecurve.job.optimizer import Optimizer
+from onecurve.job.optimizer import Optimizer, OptimizerFactory
 from onecurve.job.schedule import Schedule
+
+_log = logging.getLogger(__name__)
 
 
 def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str]:
     """Return the fingerprint, field by field. Of functions only the name is known, not what they compute."""
-    optimizers = [
-        f"{name}: {_optimizer(factory)}" if name else _optimizer(factory) for name, factory in job.optimizers.items()
-    ]
+    optimizers, rates = [], []
+    for name, factory in job.optimizers.items():
+        label = f"{name}: " if name else ""
+        optimizers.append(label + _optimizer(factory))
+        rates.append(label + _learning_rates(factory, _trained(model, name)))
     return {
         "model": _model(model),
         "loss": _name(job.loss),
         "data": f"{data.order.size:,} samples",
         "optimizer": ", ".join(optimizers),
+        "lr": ", ".join(rates),
         "schedule": str(job.schedule) if isinstance(job.schedule, Schedule) else _name(job.schedule),
         "global_batch": str(job.global_batch),
-        "steps": str(data.steps),
+        "steps": str(job.steps) if job.epochs is None else _epochs(job.epochs),
         "clip": str(job.clip),
         "batch_norm": job.batch_norm,
         "seed": str(job.seed),
     }
-
-
-def refuse_changed(saved: Mapping[str, str], now: Mapping[str, str], where: str) -> None:
-    """Refuse to continue a checkpoint that another job saved; name the fields that differ."""
-    changed = [name for name in now if saved.get(name) != now[name]]
-    if changed:
-        details = "; ".join(f"{name} was {saved.get(name, 'not known')}, is {now[name]}" for name in changed)
-        raise OnecurveError(
-            f"{where}: it was saved by a job that differs in {', '.join(changed)} ({details}); restore the old values, "
-            "give another --out, or add --fresh to start over and remove what is there"
-        )
 
 
 def _model(model: nn.Module) -> str:
@@ -52,15 +46,39 @@ def _model(model: nn.Module) -> str:
     return f"{type(model).__name__}, {parameters:,} parameters, names and shapes {shapes}"
 
 
-def _optimizer(factory: Callable[..., Any]) -> str:
+def _optimizer(factory: OptimizerFactory) -> str:
+    """An optimizer without its learning rate."""
     if not isinstance(factory, Optimizer):
         return _name(factory)
-    groups = {pattern: dict(settings) for pattern, settings in factory.groups.items()}
-    return f"{factory.kind.__name__}({_settings(factory.settings)}{f', groups={groups}' if groups else ''})"
+    # Rprop uses its learning rate in the first step only: continuing with another one would have no effect.
+    hidden = () if factory.kind is torch.optim.Rprop else ("lr",)
+    settings = {name: value for name, value in factory.settings.items() if name not in hidden}
+    groups = {
+        pattern: {name: value for name, value in own.items() if name not in hidden}
+        for pattern, own in factory.groups.items()
+    }
+    words = [f"{name}={value}" for name, value in {**settings, **({"groups": groups} if groups else {})}.items()]
+    return f"{factory.kind.__name__}({', '.join(words)})"
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in settings.items())
+def _trained(model: nn.Module, child: str) -> list[tuple[str, nn.Parameter]]:
+    prefix = f"{child}." if child else ""
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad and name.startswith(prefix)]
+
+
+def _learning_rates(factory: OptimizerFactory, parameters: list[tuple[str, nn.Parameter]]) -> str:
+    """The learning rate, or that of each parameter group if they differ."""
+    try:
+        rates = [str(float(group["lr"])) for group in factory(parameters).param_groups]
+    except Exception:  # user code that needs real parameters; its rate is then not compared
+        _log.info("the optimizer cannot be built on fake parameters", exc_info=True)
+        return "not known"
+    return rates[0] if len(set(rates)) == 1 else ", ".join(rates)
+
+
+def _epochs(epochs: float) -> str:
+    number = str(float(epochs)).removesuffix(".0")
+    return "1 epoch" if number == "1" else f"{number} epochs"
 
 
 def _name(function: Any) -> str:

@@ -16,6 +16,7 @@ from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.weights import save_weights
 from onecurve.data.loader import Batch
+from onecurve.describe.change import JobChange
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
@@ -60,6 +61,8 @@ class RunComponents:
     """Where the training continues."""
     resumed: str = ""
     """What the run was resumed from, for a person; empty if it was not."""
+    changed: str = ""
+    """Which fields of the job were changed for this resume, for a person; empty if none was."""
     warning: str = ""
     lock: RunLock | None = None
     on_event: Callable[[SaveEvent], None]
@@ -82,7 +85,7 @@ class Run:
         )
         self.model = components.part.module
         self.steps, self.parameters = components.steps, components.parameters
-        self.resumed, self.warning = components.resumed, components.warning
+        self.resumed, self.changed, self.warning = components.resumed, components.changed, components.warning
         self.best = components.best
         """Tracks the best evaluation so far; None if the job has no evaluation."""
         self._part, self._checkpoints = components.part, components.checkpoints
@@ -231,6 +234,11 @@ class Run:
         return self._components.state.step
 
     @property
+    def changes(self) -> tuple[JobChange, ...]:
+        """Fields of the job that were changed since the start of the training, oldest first."""
+        return self._components.state.changes
+
+    @property
     def last_loss(self) -> float:
         """Loss of the step before the first one of this run; NaN if there is none."""
         loss = self._components.state.loss
@@ -300,9 +308,9 @@ class Run:
     def _train_state(self) -> TrainState:
         start, trainer = self._components.state, self._components.trainer
         step = self._steps_done
-        position = start.position + (step - start.step) * self.job.global_batch
+        position = start.samples_after(step, self.job.global_batch)
         if not isinstance(trainer, Trainer):
-            return TrainState(step=step, position=position)
+            return TrainState(step=step, position=position, changes=start.changes)
         loss = self._newest.loss if self._newest is not None else self.last_loss
         return TrainState(
             step=step,
@@ -311,6 +319,7 @@ class Run:
             loss_scale=trainer.loss_scale.value,
             good_steps=trainer.loss_scale.good_steps,
             best=self.best.state if self.best is not None else None,
+            changes=start.changes,
         )
 
     def _pass_on_events(self) -> None:

@@ -4,12 +4,16 @@ Compute choices are visited in the order of a lower bound of their step time. No
 the compute time alone is such a bound. A lower bound of the memory is the fully sharded state plus the activations
 that full recomputation saves. A compute choice or schedule choice is skipped if its bounds are no better than what has
 been found. Tests compare the result with an evaluation of every plan.
+
+Predictions do not order plans that are almost equally fast. A second pass therefore chooses the simplest plan among
+those that are predicted to be about as fast as the best one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from onecurve.describe.plan import Plan
+from onecurve.search.simplicity import INDISTINGUISHABLE, complexity
 from onecurve.search.space import Space
 
 _TERMS_CHANGED_BY_SHARDING = ("replicate", "update", "shard", "data")
@@ -60,6 +64,8 @@ class SearchResult:
 
     best: Candidate | None = None
     """The fastest plan that fits, or None if no plan fits."""
+    chosen: Candidate | None = None
+    """The simplest plan that fits and is about as fast as the best one; None if no plan fits."""
     families: dict[Family, Candidate] = field(default_factory=dict)
     """The best plan of each family, or one within 2 % of it. If none fits, the one that needs the least memory."""
     frontier: list[Candidate] = field(default_factory=list)
@@ -93,6 +99,7 @@ class BranchAndBound:
                         self._evaluate(self._space.shardings(choice), bound)
         result = self.result
         if result.best is not None:
+            result.chosen = self._simplest(compute_choices, result.best)
             # The factor: a plan slightly above the limit may stand for an equal one slightly below it.
             slowest = TOO_SLOW * result.best.step * self._tolerance
             candidates = [result.best, *(candidate for candidate in result.frontier if candidate.step <= slowest)]
@@ -102,15 +109,48 @@ class BranchAndBound:
     def _evaluate(self, plans: Iterable[Plan], bound: float) -> None:
         """Evaluate those plans that may be better. `bound` is a lower bound of their step time in seconds."""
         for plan in plans:
-            memory_bytes, available = sum(self._estimator.memory(plan).values()), self._estimator.available(plan)
+            memory_bytes, available = self._memory_of(plan)
             rival = self.result.families.get(family(plan))
             if _may_be_better(rival, bound, memory_bytes, available) or self._may_be_chosen(
                 plan, bound, memory_bytes, available
             ):
-                step = sum(self._estimator.seconds(plan).values())
-                devices_paid = self._estimator.devices_paid(plan.mesh.size)
-                self._record(Candidate(plan, step, memory_bytes, available, devices_paid))
+                self._record(self._candidate(plan, memory_bytes, available))
                 self.result.plans_evaluated += 1
+
+    def _candidate(self, plan: Plan, memory_bytes: float, available: float) -> Candidate:
+        step = sum(self._estimator.seconds(plan).values())
+        return Candidate(plan, step, memory_bytes, available, self._estimator.devices_paid(plan.mesh.size))
+
+    def _simplest(self, compute_choices: Sequence[tuple[float, int, Plan]], best: Candidate) -> Candidate:
+        """Return the simplest plan that fits and is about as fast as the best one; the fastest of equally simple ones.
+
+        A schedule or a sharding never makes a plan simpler, so choices that are less simple than the plan that has been
+        found are skipped.
+        """
+        slowest, chosen = best.step * (1 + INDISTINGUISHABLE), best
+
+        def replaces(plan: Plan, step: float) -> bool:
+            return (complexity(plan), step) < (complexity(chosen.plan), chosen.step)
+
+        near = [(complexity(choice), bound, number, choice) for bound, number, choice in compute_choices]
+        for _, bound, _, compute_choice in sorted(each for each in near if each[1] <= slowest):
+            if not replaces(compute_choice, bound):
+                continue
+            for choice in self._space.schedule_choices(compute_choice):
+                for plan in self._space.shardings(choice) if replaces(choice, bound) else ():
+                    if replaces(plan, bound) and self._fits(plan):
+                        candidate = self._candidate(plan, *self._memory_of(plan))
+                        if candidate.step <= slowest and replaces(plan, candidate.step):
+                            chosen = candidate
+        return chosen
+
+    def _fits(self, plan: Plan) -> bool:
+        memory_bytes, available = self._memory_of(plan)
+        return memory_bytes <= available
+
+    def _memory_of(self, plan: Plan) -> tuple[float, float]:
+        """Return the bytes that the plan needs, and those that it may use."""
+        return sum(self._estimator.memory(plan).values()), self._estimator.available(plan)
 
     def _record(self, candidate: Candidate) -> None:
         result, axes = self.result, family(candidate.plan)

@@ -2,6 +2,7 @@
 
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.units import bytes_text, seconds_text
+from onecurve.search.simplicity import why_less_simple
 
 _AS_FAST = 0.005
 """Relative difference of step times below which two plans count as equally fast."""
@@ -30,7 +31,7 @@ _MEMORY_NAMES = {
 
 
 def reason(estimate: Estimate, best: Estimate | None) -> str:
-    """Return why `estimate` lost against `best`, which is None only if no plan fits."""
+    """Return why `estimate` lost against `best`, the chosen plan; it is None only if no plan fits."""
     if not estimate.fits:
         largest = max(estimate.memory, key=lambda name: estimate.memory[name])
         excess = bytes_text(estimate.memory_bytes - estimate.available_bytes)
@@ -39,7 +40,8 @@ def reason(estimate: Estimate, best: Estimate | None) -> str:
     assert best is not None
     slower = estimate.step / best.step - 1
     if slower < _AS_FAST:
-        return "as fast" + _memory_difference(estimate, best)
+        words = "as fast" if slower > -_AS_FAST else f"predicted {-slower:.1%} faster"
+        return words + _disadvantage(estimate, best)
     differences = {name: value - best.seconds.get(name, 0.0) for name, value in estimate.seconds.items()}
     worst = max(differences, key=lambda name: differences[name])
     return f"{_slowdown_text(slower)} slower: {_CAUSES[worst]} (+{seconds_text(differences[worst])})"
@@ -49,7 +51,10 @@ def _slowdown_text(slower: float) -> str:
     return f"{slower:.0%}" if slower < 2 else f"{slower + 1:.0f} times"
 
 
-def _memory_difference(estimate: Estimate, best: Estimate) -> str:
+def _disadvantage(estimate: Estimate, best: Estimate) -> str:
+    """Return what speaks against a plan that is about as fast as the chosen one."""
+    if less_simple := why_less_simple(estimate.plan, best.plan):
+        return f", but less simple: {less_simple}"
     if estimate.memory_bytes > best.memory_bytes * 1.01:
         return f", but needs {bytes_text(estimate.memory_bytes - best.memory_bytes)} more memory"
     return ""

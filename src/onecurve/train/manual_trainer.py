@@ -15,6 +15,7 @@ from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.job import Job
 from onecurve.job.objective import weigh
 from onecurve.job.weighted import Weighted
+from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
@@ -55,6 +56,11 @@ class ManualTrainer:
         self._totals = self._zeros()
         self._used: set[str] = set()
         self._step = 1
+        self._start = TrainState()
+
+    def resume(self, start: TrainState, steps: int) -> None:
+        """Continue from the state of a checkpoint; the whole training now has `steps` steps."""
+        self._start, self._steps = start, steps
 
     def begin_step(self, step: int) -> None:
         """Set the step, counted from 1, that updates belong to; the learning-rate schedule depends on it."""
@@ -86,7 +92,7 @@ class ManualTrainer:
         report = StepReport(
             step=self._step,
             lr=lr,
-            samples=self._step * self._job.global_batch,
+            samples=self._start.samples_after(self._step, self._job.global_batch),
             loss_scale=1.0,
             nominal=float(self._job.global_batch),
             sums=sums,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from onecurve.describe.change import JobChange
 from onecurve.describe.errors import OnecurveError
 
 _MAX_COUNT = 1 << 60
@@ -38,7 +39,13 @@ class TrainState:
     """Finite steps since the loss scale last changed."""
     best: BestState | None = None
     """None if the job has no evaluation."""
+    changes: tuple[JobChange, ...] = ()
+    """Fields of the job that were changed so far, oldest first."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.step <= _MAX_COUNT and 0 <= self.position <= _MAX_COUNT):
             raise OnecurveError(f"train state: step = {self.step}, position = {self.position}; out of range")
+
+    def samples_after(self, step: int, global_batch: int) -> int:
+        """Samples consumed when `step` steps are done, if every step from here on takes `global_batch` samples."""
+        return self.position + (step - self.step) * global_batch

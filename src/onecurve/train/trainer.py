@@ -19,6 +19,7 @@ from onecurve.job.objective import objective_of
 from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
+from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_squares
 from onecurve.train.update import OptimizerUpdate
@@ -43,6 +44,11 @@ class Trainer:
         self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: StepReport | None = None
+        self._start = TrainState()
+
+    def resume(self, start: TrainState, steps: int) -> None:
+        """Continue from the state of a checkpoint; the whole training now has `steps` steps."""
+        self._start, self._steps = start, steps
 
     def step(self, step: int, rounds: Sequence[MicroBatch]) -> StepReport:
         """Run one step: forward, backward, reduction, division by the true count, clipping, optimizer update.
@@ -64,7 +70,7 @@ class Trainer:
         report = StepReport(
             step=step,
             lr=lr,
-            samples=step * job.global_batch,
+            samples=self._start.samples_after(step, job.global_batch),
             loss_scale=self._loss_scale.value,
             nominal=nominal,
             sums=sums,
@@ -104,12 +110,10 @@ class Trainer:
             seconds=time.perf_counter() - begin,
         )
 
-    def try_metrics(self, micro: MicroBatch) -> Any:
-        """Call the loss and the metrics once, so that a mistake shows before training. Return the model's output."""
-        output = self._part.infer(micro)
+    def try_metrics(self, micro: MicroBatch, output: Any) -> None:
+        """Call the loss and the metrics once on the model's output, so that a mistake shows before training."""
         for metric in self._metrics:
             metric.sums(output, micro)
-        return output
 
     @property
     def updates(self) -> Mapping[str, OptimizerUpdate]:

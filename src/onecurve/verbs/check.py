@@ -1,23 +1,27 @@
 """onecurve check: does the split job compute the same as one device? This side starts the ranks once, for all plans."""
 
-import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from onecurve.describe.convert import from_plain, to_json
-from onecurve.describe.errors import InterruptError, OnecurveError
+from rich.console import Console
+
+from onecurve.describe.convert import to_json
+from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
-from onecurve.describe.verdict import CheckResult
+from onecurve.describe.verdict import CheckResult, Outcome, Verdict
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.job.script import Script, script_path
+from onecurve.launch.failure import RankFailedError
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import read_plan
+from onecurve.report.check_table import CheckTable
 from onecurve.report.log import is_verbose
+from onecurve.verbs.check_journal import CheckJournal
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
 _MAX_DEFAULT_RANKS = 4
@@ -33,12 +37,29 @@ def check(
     precision: Precision = "fp64",
     quiet: bool = False,
 ) -> CheckResult | None:
-    """Compare the job of a script, split by each plan, with one device: `oc.check("train.py", ranks=2)`.
+    """Prove that the job of a script computes the same, split by each plan, as on one device. `onecurve check` does it.
 
-    `script`: the Python file that defines job(), or that function itself; the ranks import the file.
-    Without `plans` it tries a matrix of plans for worlds of up to `ranks` (default: 4, at most the number of devices).
-    In fp64 every weight, buffer and gradient is compared after every step; in fp32 the loss curve. Under torchrun it
-    returns None on all ranks but the first.
+    A plan that fails or makes no progress does not end the check: the others are still compared.
+
+    Args:
+        script: The Python file that defines `job()`, or that function itself; the ranks import the file.
+        arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
+        plans: The plans to check: `onecurve.Plan`, short text forms, or paths of plan.toml files. Default: a matrix of
+            plans for worlds of up to `ranks` ranks.
+        ranks: Largest number of ranks in that matrix. Default: None, 4 or the number of accelerators.
+        steps: Number of optimizer steps to compare. Default: None, 4 in fp64 and 50 in fp32.
+        precision: `"fp64"` compares every weight, buffer and gradient after every step; `"fp32"` compares the loss
+            curve with those of perturbed runs. Default: `"fp64"`.
+        quiet: Print nothing. Default: False.
+
+    Returns:
+        A verdict per plan, and `holds`, which is True if all plans compute the same. None on all ranks of torchrun but
+        rank 0.
+
+    Example::
+
+        result = oc.check("train.py", plans=["mb4×2"], steps=2)
+        print(result.holds, [verdict.size for verdict in result.verdicts])
     """
     path = script_path(script, "check")
     if precision not in _STEPS:
@@ -68,12 +89,35 @@ def check(
         with StopRequest(alone=launched is None) as stop:
             return check_plans(request, stop)
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
-        result = Path(folder) / "result.json"
-        request = replace(request, result=str(result))
-        stopped = launch("onecurve.verbs.rank", ["check", to_json(request)], world_size)
-        if stopped is not None:
-            raise InterruptError(f"interrupted by {stopped} before all plans were checked", stopped)
-        return from_plain(CheckResult, json.loads(result.read_text()), "check")
+        return check_in_ranks(replace(request, folder=folder), _launch)
+
+
+def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], SignalName | None]) -> CheckResult:
+    """Start the ranks; if a plan ends them, start them again for the plans that follow it.
+
+    `start` runs `check_as_rank` in every rank. It returns the signal that interrupted it, or None, and raises
+    RankFailedError.
+    """
+    journal = CheckJournal(Path(request.folder))
+    while True:
+        try:
+            stopped = start(request)
+            if stopped is not None:
+                raise InterruptError(f"interrupted by {stopped} before all plans were checked", stopped)
+            return journal.result(request.precision)
+        except RankFailedError as error:
+            plan, agenda = journal.running, journal.agenda
+            if not plan or agenda is None:
+                raise
+            outcome: Outcome = "refused" if error.is_input_error else "failed"
+            verdict = Verdict(plan=plan, outcome=outcome, reason=str(error))
+            journal.add(verdict)
+            if not request.quiet:
+                CheckTable([resolved.plan for resolved in agenda.plans], Console()).add(verdict)
+
+
+def _launch(request: CheckRequest) -> SignalName | None:
+    return launch("onecurve.verbs.rank", ["check", to_json(request)], request.ranks)
 
 
 def _read(plan: str | Plan, precision: Precision) -> Plan:

@@ -1,114 +1,170 @@
 """One rank of `onecurve check`: the ranks train the one-device references, then compare every plan with them."""
 
-import json
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from onecurve.data.training_data import TrainingData, open_data
-from onecurve.describe.convert import from_json, to_plain
+from onecurve.describe.convert import from_json
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.requests import CheckRequest
 from onecurve.describe.resolved_plan import ResolvedPlan
-from onecurve.describe.verdict import CheckResult
-from onecurve.device.collectives import all_gather_text
+from onecurve.describe.verdict import CheckResult, Verdict
+from onecurve.device.collectives import all_gather_text, barrier
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
+from onecurve.launch.stall_watch import StallWatch
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.completion import PlanCompleter
-from onecurve.prove.comparison import LIMIT
-from onecurve.prove.loss_curve import MAX_CURVE_EXCESS
 from onecurve.prove.matrix import plan_matrix
 from onecurve.report.check_table import CheckTable
 from onecurve.report.log import log_to_stderr
 from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.manual import refuse_manual_backward
+from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
 
-
-@dataclass(frozen=True)
-class _Resolution:
-    """What the first rank derives and passes to all ranks."""
-
-    plans: tuple[ResolvedPlan, ...]
-    notes: tuple[str, ...]
+_MIN_STALL_SECONDS = 120.0
+_STALL_OVER_REFERENCE = 30
+"""A plan is abandoned if one step takes longer than this multiple of the whole one-device run."""
 
 
 def check_as_rank(request: str, stop: StopRequest) -> None:
-    """Entry point of a launched rank."""
+    """Entry point of a launched rank. The launcher reads the result from the request's folder."""
     asked = from_json(CheckRequest, request.encode(), "request")
     if asked.verbose:
         log_to_stderr()
-    result = check_plans(asked, stop)
-    if result is not None:
-        Path(asked.result).write_text(json.dumps(to_plain(result)))  # Python's JSON keeps NaN and infinity
+    check_plans(asked, stop)
 
 
 def check_plans(request: CheckRequest, stop: StopRequest) -> CheckResult | None:
-    """Take part in the check of all plans; return the result on rank 0."""
+    """Take part in the check of all plans that have no verdict yet; return the result on rank 0."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
     refuse_manual_backward(job, f"{request.script}: not checkable")
     world = World.from_environment() or World()
-    cluster = local_cluster()
     pin_to_cores(world.local_rank, world.local_size, threads=0)
-    plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision)
-    for plan in plans:
-        validate(plan, job.global_batch, cluster)
     data = open_data(job)
     device = local_device(world.local_rank)
-    resolution = derive_on_first_rank(
-        _Resolution, lambda: _resolve(plans, job, data, chosen=bool(request.plans)), world, device
-    )
-    folder = Path(all_gather_text(tempfile.mkdtemp(prefix="onecurve-reference-") if world.rank == 0 else "")[0])
-    try:
-        checker = PlanChecker(job, data, device, world, min(request.steps, data.steps), request.precision, folder)
-        checked = [resolved.plan for resolved in resolution.plans]
-        table = CheckTable(checked, Console()) if world.rank == 0 and not request.quiet else None
+    known = CheckJournal(Path(request.folder)).agenda if request.folder else None
+    agenda = derive_on_first_rank(CheckAgenda, lambda: known or _agenda(request, job, data), world, device)
+    with _folder(request, world) as folder:
+        journal = CheckJournal(folder)
+        steps = min(request.steps, data.steps)
+        checker = PlanChecker(job, data, device, world, steps, request.precision, journal.references)
+        _check_remaining(checker, journal, agenda, world, request.quiet, stop)
+        result = journal.result(request.precision) if world.rank == 0 else None
+    world.leave()
+    return result
+
+
+def _check_remaining(
+    checker: PlanChecker,
+    journal: CheckJournal,
+    agenda: CheckAgenda,
+    world: World,
+    quiet: bool,
+    stop: StopRequest,
+) -> None:
+    """Check the plans that follow those with a verdict, and enter what is found into the journal."""
+    plans = [resolved.plan for resolved in agenda.plans]
+    verdicts = journal.verdicts
+    is_first_launch = journal.agenda is None
+    barrier()  # all ranks have read the journal
+    table = CheckTable(plans, Console()) if world.rank == 0 and not quiet else None
+    if world.rank == 0 and is_first_launch:
+        journal.set_agenda(agenda)
         if table:
-            table.begin(checker.steps, len(checker.variants(checked)))
-        checker.train_references(checked)
-        verdicts = []
-        for resolved in resolution.plans:
-            verdicts.append(checker.check(resolved))
-            if table:
-                table.add(verdicts[-1])
-            if any(all_gather_text("stop" if stop() else "")):
-                raise InterruptError(f"interrupted after {len(verdicts)} of {len(checked)} plans", stop.signal)
-        notes = [*resolution.notes, *checker.notes(verdicts)]
+            table.begin(checker.steps, checker.reference_count(plans), agenda.refused)
+    checker.train_references(plans)
+
+    def note_findings() -> None:
+        notes = checker.notes(plans, verdicts)
+        if world.rank == 0:
+            journal.set_findings(Findings(checker.steps, checker.limit(plans), tuple(notes)))
+
+    note_findings()
+    for resolved in agenda.plans[len(verdicts) :]:
+        if world.rank == 0:
+            journal.begin(str(resolved.plan))
+        verdicts.append(_verdict(checker, resolved, world))
+        note_findings()
+        if world.rank == 0:
+            journal.add(verdicts[-1])
+        if table:
+            table.add(verdicts[-1])
+        if any(all_gather_text("stop" if stop() else "")):
+            raise InterruptError(f"interrupted after {len(verdicts)} of {len(plans)} plans", stop.signal)
+
+
+def _verdict(checker: PlanChecker, resolved: ResolvedPlan, world: World) -> Verdict:
+    if world.size == 1:
+        return checker.check(resolved)
+    seconds = max(_MIN_STALL_SECONDS, _STALL_OVER_REFERENCE * checker.reference_seconds(resolved.plan))
+    with StallWatch(f"plan {resolved.plan}", seconds) as watch:
+        return checker.check(resolved, watch.progress)
+
+
+def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:
+    """Complete the plans. One that the model does not allow is left out, or gets a verdict if the user chose it."""
+    plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision)
+    resolver = _Resolver(job, data)
+    answers = [(plan, resolver.resolve(plan)) for plan in plans]
+    resolved = tuple(answer for _, answer in answers if isinstance(answer, ResolvedPlan))
+    refused = [(plan, answer) for plan, answer in answers if isinstance(answer, str)]
+    if not resolved:
+        raise OnecurveError("\n".join(dict.fromkeys(reason for _, reason in refused)))
+    if request.plans:
+        verdicts = [Verdict(plan=str(plan), outcome="refused", reason=reason) for plan, reason in refused]
+        return CheckAgenda(resolved, tuple(verdicts), ())
+    counts = Counter(reason for _, reason in refused)
+    notes = [f"left out of the matrix ({count}): {reason}" for reason, count in counts.items()]
+    return CheckAgenda(resolved, (), tuple(notes))
+
+
+class _Resolver:
+    """Completes plans. The model is asked once about each way to split it."""
+
+    def __init__(self, job: Job, data: TrainingData) -> None:
+        self._job, self._cluster = job, local_cluster()
+        self._completer = PlanCompleter(job, data)
+        self._refusals: dict[tuple[int, int, bool], str] = {}
+
+    def resolve(self, plan: Plan) -> ResolvedPlan | str:
+        """Return the completed plan, or why it is refused."""
+        try:
+            validate(plan, self._job.global_batch, self._cluster)
+        except OnecurveError as error:
+            return str(error)
+        split = plan.mesh.tensor, plan.stage_count, plan.sequence  # decides whether the model allows a plan
+        if split not in self._refusals:
+            try:
+                return self._completer.resolve(plan)
+            except OnecurveError as error:
+                self._refusals[split] = str(error)
+        return self._refusals[split]
+
+
+@contextmanager
+def _folder(request: CheckRequest, world: World) -> Iterator[Path]:
+    """The launcher's folder for the journal, or one of rank 0."""
+    if request.folder:
+        yield Path(request.folder)
+        return
+    folder = Path(all_gather_text(tempfile.mkdtemp(prefix="onecurve-check-") if world.rank == 0 else "")[0])
+    try:
+        yield folder
     finally:
         if world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-    world.leave()
-    limit = LIMIT if request.precision == "fp64" else MAX_CURVE_EXCESS
-    result = CheckResult(request.precision, checker.steps, limit, tuple(verdicts), tuple(notes))
-    return result if world.rank == 0 else None
-
-
-def _resolve(plans: list[Plan], job: Job, data: TrainingData, chosen: bool) -> _Resolution:
-    """Complete the plans. One that the model does not allow is an error if the user chose it, else it is left out."""
-    completer = PlanCompleter(job, data)
-    resolved: list[ResolvedPlan] = []
-    refused: dict[tuple[int, int], list[str]] = {}
-    for plan in plans:
-        split = plan.mesh.tensor, plan.stage_count  # decides whether a model allows a plan
-        if split in refused:
-            refused[split].append(str(plan))
-            continue
-        try:
-            resolved.append(completer.resolve(plan))
-        except OnecurveError as error:
-            if chosen:
-                raise
-            refused[split] = [str(error), str(plan)]
-    notes = [f"left out of the matrix ({len(left_out)}): {error}" for error, *left_out in refused.values()]
-    return _Resolution(tuple(resolved), tuple(notes))

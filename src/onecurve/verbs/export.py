@@ -40,10 +40,24 @@ def export(
     script: str | Path | None = None,
     quiet: bool = False,
 ) -> ExportSummary:
-    """Write the model of a run's newest checkpoint: one safetensors file, a Hugging Face folder, or int8 weights.
+    """Write the weights of a run's newest checkpoint for other programs, as `onecurve export` does.
 
-    `best`: use the checkpoint of the best evaluation instead. `out`: defaults to a name in the run's folder.
-    `script`: int8 needs the model, and a script that a folder merely names is not executed.
+    Args:
+        run: The run's folder, for example `"runs/gpt"`.
+        to: `"safetensors"` writes one file, `"hf"` a Hugging Face folder, `"int8"` a file of quantized weights.
+            Default: `"safetensors"`.
+        out: File or folder to write. Default: None, a name in the run's folder.
+        best: Use the checkpoint of the best evaluation instead of the newest. Default: False.
+        script: The run's script, which int8 needs; a script that a folder merely names is not executed. Default: None.
+        quiet: Show no progress bar. Default: False.
+
+    Returns:
+        What was written: the path, the number of tensors and bytes, and the step of the checkpoint.
+
+    Example::
+
+        summary = oc.export("runs/first", out="model.safetensors")
+        print(summary.path, summary.bytes, "bytes, from step", summary.step)
     """
     folder = Path(run)
     if to not in _DEFAULT_NAMES:

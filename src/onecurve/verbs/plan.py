@@ -10,7 +10,7 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.job.script import Script, load_job, script_path
-from onecurve.planner.clusters import HERE, find_cluster
+from onecurve.planner.clusters import HERE, find_cluster, source_of
 from onecurve.planner.plan_choice import read_precisions
 from onecurve.planner.planner import Planner
 from onecurve.report.advice import plan_file
@@ -28,11 +28,25 @@ def plan(
     out: str | Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Advice:
-    """Plan the job of a script for a cluster: `oc.plan("train.py", cluster="2x8xH100", precision=["bf16"])`.
+    """Find the best way to split the job of a script on a cluster, as `onecurve plan` does. Needs no accelerator.
 
-    `script`: the Python file that defines job(), or that function itself.
-    `cluster`: `here`, a shorthand as above, or a cluster.toml that `onecurve probe` wrote. `precision`: those that the
-    plan may compute in. `price`: per device-hour (per host-hour on CPU). `out`: the plan.toml to write.
+    Args:
+        script: The Python file that defines `job()`, or that function itself.
+        arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
+        cluster: The machines: a `onecurve.Cluster`, a shorthand (hosts × devices × name, such as `"2x8xH100"`), or the
+            path of a cluster.toml. Default: `"here"`, this host, which is measured once.
+        precision: Precisions that a plan may compute in: `"fp32"`, `"bf16"`, `"fp16"`. Default: fp32.
+        price: Dollars per device-hour (per host-hour on CPU). Default: None, that of the cluster, if it is known.
+        out: Path of the plan.toml to write. Default: None, nothing is written.
+        say: A function that is called with short texts about what is being done. Default: they are dropped.
+
+    Returns:
+        The best plan with its step time (seconds), memory (bytes), hours and cost, and why the other plans lost.
+
+    Example::
+
+        advice = oc.plan("train.py", cluster="8xH100", precision=["bf16"])
+        print(advice.best.plan, advice.best.step, "s per step")
     """
     path = script_path(script, "plan")
     precisions = read_precisions(precision)
@@ -42,11 +56,12 @@ def plan(
     data = open_data(job)
     machines = _with_price(find_cluster(cluster, probe_this_host, say), price)
     planner = Planner(job, data, machines, precisions, say, compare_precisions=True)
+    planner.test_loss()
     if cluster == HERE:
         planner.time_model()
     else:
         planner.ignore_read_time()
-    advice = planner.advice(str(path))
+    advice = replace(planner.advice(str(path)), machines_source=source_of(cluster))
     if out is not None and advice.best is not None:
         Path(out).write_text(plan_file(advice), encoding="utf-8")
     return advice

@@ -1,45 +1,36 @@
-"""Trains one-device references, and compares the training under each plan with them."""
+"""Compares the training under each plan with one-device references."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.apply.process_mesh import ProcessMesh, make_mesh
-from onecurve.data.order import round_bounds
+from onecurve.data.loader import Reader
+from onecurve.data.order import Sample
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.convert import from_plain, to_plain
+from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.resolved_plan import ResolvedPlan
-from onecurve.describe.verdict import Verdict
-from onecurve.device.collectives import all_gather_text, barrier
+from onecurve.describe.verdict import Outcome, Verdict
+from onecurve.device.collectives import all_gather_text
 from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
-from onecurve.job.objective import objective_of
 from onecurve.model.deferred import defer_init
-from onecurve.model.materialize import Materializer
-from onecurve.model.recorder import build_real
-from onecurve.prove.comparison import Difference, compare_step, first_or_worst, store_step
-from onecurve.prove.dropout import NoDropout, disable_dropout
-from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, PERTURBED_RUNS, curve_excess, perturb
-from onecurve.prove.reference import train_on_one_device
-from onecurve.prove.upcast_mode import UpcastMode
+from onecurve.prove.comparison import LIMIT, Difference, compare_step, first_or_worst
+from onecurve.prove.expected_differences import ExpectedDifferences
+from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
 from onecurve.runtime.assembly import Assembly, assemble, refuse_unmatched_groups
+from onecurve.verbs.references import References
 
-
-class Variant(NamedTuple):
-    """What a reference depends on: with batch norm on the rounds and, if its statistics are local, on the shares."""
-
-    rounds: int
-    shares: tuple[tuple[int, int], ...] | None
+Progress = Callable[[], None]
+"""Called when a model is built, and after every step."""
 
 
 class PlanChecker:
@@ -48,155 +39,120 @@ class PlanChecker:
     def __init__(
         self, job: Job, data: TrainingData, device: Device, world: World, steps: int, precision: Precision, folder: Path
     ) -> None:
-        self._job, self._data, self._device, self._world = job, data, device, world
         self.steps = steps
         self._exact = precision == "fp64"
-        self._dtype = torch.float64 if self._exact else torch.float32
-        self._folder = folder
-        self._no_dropout = NoDropout()
-        self._upcast = UpcastMode()
-        self._draws_random_numbers = False
-        self._dropout_modules = 0
+        self._expected = ExpectedDifferences(self._exact)
+        reader = data.reader
+        data = replace(data, reader=_RealReader(reader.dataset, reader.seed, reader.collate, self._expected))
+        self._job, self._data, self._device, self._world = job, data, device, world
         self._meshes: dict[Mesh, ProcessMesh] = {}
         deferred = defer_init(job.model, job.seed)
         refuse_unmatched_groups(job, deferred)
+        self._messages = deferred.messages
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
+        self.references = References(
+            job, data, device, world, steps, self._exact, self._has_batch_norm, folder, self._expected
+        )
 
-    def variants(self, plans: Sequence[Plan]) -> list[Variant]:
-        """Return the references that these plans are compared with."""
-        return sorted({self._variant(plan) for plan in plans}, key=str)
+    def reference_count(self, plans: Sequence[Plan]) -> int:
+        """Return the number of one-device runs that these plans are compared with."""
+        return len(self.references.variants(plans))
 
     def train_references(self, plans: Sequence[Plan]) -> None:
-        """Train the references into the folder. The ranks share the work."""
-        runs = range(1 if self._exact else 1 + PERTURBED_RUNS)
-        tasks = [(variant, run) for variant in self.variants(plans) for run in runs]
-        for number, (variant, run) in enumerate(tasks):
-            if number % self._world.size == self._world.rank:
-                self._train_reference(variant, run)
-        barrier()
+        """Train the one-device runs that these plans are compared with."""
+        self.references.train(plans)
 
-    def check(self, resolved: ResolvedPlan) -> Verdict:
+    def reference_seconds(self, plan: Plan) -> float:
+        """Return how long the training of the plan's reference took."""
+        return self.references.run(self.references.variant(plan), 0).seconds
+
+    def limit(self, plans: Sequence[Plan]) -> float:
+        """Return the largest difference that counts as equal for any of these plans, in the unit of `Verdict.size`."""
+        if not self._exact:
+            return MAX_CURVE_EXCESS
+        return max((max(self.references.limits(v)) for v in self.references.variants(plans)), default=LIMIT)
+
+    def check(self, resolved: ResolvedPlan, progress: Progress = lambda: None) -> Verdict:
         """Train under a plan and compare. Every rank of the world must call this, and gets the same verdict."""
         plan = resolved.plan
         if plan.mesh not in self._meshes:
             self._meshes[plan.mesh] = make_mesh(plan.mesh, self._world.rank, self._device.kind)
         mesh = self._meshes[plan.mesh]
-        own = self._difference(resolved, mesh) if mesh.member else None
+        own = self._own_result(resolved, mesh, progress) if mesh.member else None
         texts = [text for text in all_gather_text(json.dumps(to_plain(own)) if own else "") if text]
-        difference = first_or_worst([from_plain(Difference, json.loads(text), "verdict") for text in texts])
-        holds = difference.holds if self._exact else difference.size <= MAX_CURVE_EXCESS
-        return Verdict(str(plan), holds, difference.size, difference.step + 1, difference.tensor)
+        results = [from_plain(_RankResult, json.loads(text), "verdict") for text in texts]
+        if failed := next((result for result in results if result.difference is None), None):
+            outcome: Outcome = "refused" if failed.is_refusal else "failed"
+            return Verdict(plan=str(plan), outcome=outcome, reason=failed.reason)
+        difference = first_or_worst([result.difference for result in results if result.difference])
+        return Verdict(
+            plan=str(plan),
+            outcome="holds" if difference.holds else "differs",
+            size=difference.size,
+            step=difference.step + 1,
+            tensor=difference.tensor,
+        )
 
-    def notes(self, verdicts: Sequence[Verdict]) -> list[str]:
+    def notes(self, plans: Sequence[Plan], verdicts: Sequence[Verdict]) -> list[str]:
         """Return what a reader of the verdicts should know. Every rank must call this."""
-        draws = any(all_gather_text("draws" if self._draws_random_numbers else ""))
-        notes = []
+        notes = [*self._messages]
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
-        if self._dropout_modules or self._no_dropout.triggered:
-            notes.append("dropout was switched off: its masks differ between plans by design")
-        if self._upcast.triggered:
+        if self._job.has_local_loss:
             notes.append(
-                "what the model casts to float32 was computed in float64, so that rounding does not hide a difference"
+                "the loss depends on the micro-batch size, so the one-device run uses the plan's micro-batches"
             )
-        if draws:
+        of_ranks = all_gather_text("\n".join(self._expected.notes))
+        notes += dict.fromkeys(note for text in of_ranks for note in text.splitlines())
+        if self._exact and (limit := self.limit(plans)) > LIMIT:
             notes.append(
-                "the model draws random numbers in forward, besides dropout; they differ between plans, as do results"
+                f"this model amplifies rounding errors: the limit is {limit:.0e}, 30 times the distance by which a "
+                "one-device run moves if its weights are perturbed by 1e-15"
             )
-        if self._exact and any(not v.holds and 1e-9 < v.size < 1e-5 for v in verdicts):
+        if self._exact and any(verdict.outcome == "differs" and 1e-9 < verdict.size < 1e-5 for verdict in verdicts):
             notes.append(
                 "differences near 1e-7 hint at a float32 cast inside the model or loss ('.float()', float32 constants)"
             )
         return notes
 
-    @contextmanager
-    def _without_expected_differences(self) -> Iterator[None]:
-        """Switch off dropout and, in float64, casts to float32, in the one-device run too."""
-        with self._no_dropout, self._upcast if self._exact else nullcontext():
-            yield
+    def _own_result(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> "_RankResult":
+        """Compare this rank's part. If other ranks take part, an error ends the process: they may wait for this one."""
+        try:
+            return _RankResult(self._difference(resolved, mesh, progress))
+        except Exception as error:  # the user's model and loss run here
+            if resolved.plan.mesh.size > 1:
+                raise
+            is_refusal = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
+            return _RankResult(None, full_text(error), is_refusal)
 
-    def _variant(self, plan: Plan) -> Variant:
-        if not self._has_batch_norm:
-            return Variant(1, None)
-        shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
-        return Variant(plan.rounds, shares if self._job.batch_norm == "local" else None)
-
-    def _reference_folder(self, variant: Variant) -> Path:
-        shares = "-".join(str(end) for _, end in variant.shares or ())
-        return self._folder / f"rounds-{variant.rounds}-{shares}"
-
-    def _train_reference(self, variant: Variant, run: int) -> None:
-        module = build_real(self._job.model, self._job.seed)
-        Materializer(None, self._device.torch_device, self._dtype).materialize(module)
-        if isinstance(self._job.loss, nn.Module):
-            self._job.loss.to(self._device.torch_device, self._dtype)
-        self._dropout_modules += disable_dropout(module)
-        if run:
-            perturb(module, seed=run)
-        curve: list[float] = []
-
-        def after_step(step: int, loss: float) -> None:
-            curve.append(loss)
-            if self._exact:
-                store_step(module, step, loss, self._reference_folder(variant))
-
-        trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
-        with self._without_expected_differences():
-            train_on_one_device(
-                module,
-                self._job.optimizers[""](trainable),
-                lambda step: self._job.lr_factor(step, self._data.steps),
-                self._job.clip,
-                self._batches(variant),
-                self._loss,
-                after_step,
-            )
-        folder = self._reference_folder(variant)
-        folder.mkdir(exist_ok=True)
-        (folder / f"curve-{run}.json").write_text(json.dumps(curve))
-
-    def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
-        size = self._job.global_batch
-        for step in range(self.steps):
-            bounds = [round_bounds(step * size, size, variant.rounds, number) for number in range(variant.rounds)]
-            yield [
-                [self._micro(begin + first, begin + last) for first, last in variant.shares or ((0, end - begin),)]
-                for begin, end in bounds
-            ]
-
-    def _micro(self, begin: int, end: int) -> MicroBatch:
-        return self._data.micro(begin, end).to(self._device.torch_device, self._dtype)
-
-    def _loss(self, module: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor | float]:
-        before = torch.get_rng_state()
-        weighted = objective_of(self._job.loss)(micro.forward(module), micro)
-        self._draws_random_numbers = self._draws_random_numbers or not torch.equal(before, torch.get_rng_state())
-        return weighted.sum, weighted.count
-
-    def _difference(self, resolved: ResolvedPlan, mesh: ProcessMesh) -> Difference:
-        plan = resolved.plan
+    def _difference(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> Difference:
         deferred = defer_init(self._job.model, self._job.seed)
-        self._dropout_modules += disable_dropout(deferred.module)
-        with self._without_expected_differences():
+        self._expected.disable_dropout(deferred.module)
+        with self._expected.removed():
             assembly = assemble(self._job, resolved, mesh, self._device, self._data, deferred)
-            return self._exact_difference(assembly, plan) if self._exact else self._curve_difference(assembly, plan)
+            progress()
+            compare = self._exact_difference if self._exact else self._curve_difference
+            return compare(assembly, resolved.plan, progress)
 
-    def _exact_difference(self, assembly: Assembly, plan: Plan) -> Difference:
+    def _exact_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> Difference:
+        variant, part = self.references.variant(plan), assembly.part
+        folder, limits = self.references.folder(variant), self.references.limits(variant)
+        lr = max(assembly.trainer.update.base_rates)
         differences = []
-        folder, lr = self._reference_folder(self._variant(plan)), max(assembly.trainer.update.base_rates)
         for step, loss in self._losses(assembly, plan):
-            assembly.part.sync_buffers()
-            part = assembly.part
-            differences.append(first_or_worst(compare_step(part.state, part.trainable, step, loss, lr, folder)))
+            part.sync_buffers()
+            of_step = compare_step(part.state, part.trainable, step, loss, lr, folder, limits[step])
+            differences.append(first_or_worst(of_step))
+            progress()
         return first_or_worst(differences)
 
-    def _curve_difference(self, assembly: Assembly, plan: Plan) -> Difference:
-        folder = self._reference_folder(self._variant(plan))
-        reference, *perturbed = [
-            json.loads((folder / f"curve-{run}.json").read_text()) for run in range(1 + PERTURBED_RUNS)
-        ]
-        curve = [loss for _, loss in self._losses(assembly, plan)]
-        return Difference(len(curve) - 1, "loss curve", curve_excess(curve, reference, perturbed))
+    def _curve_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> Difference:
+        reference, *perturbed = self.references.curves(self.references.variant(plan))
+        curve = []
+        for _, loss in self._losses(assembly, plan):
+            curve.append(loss)
+            progress()
+        return Difference(len(curve) - 1, "loss curve", curve_excess(curve, reference, perturbed), MAX_CURVE_EXCESS)
 
     def _losses(self, assembly: Assembly, plan: Plan) -> Iterator[tuple[int, float]]:
         data_rank = plan.mesh.data_rank(self._world.rank)
@@ -204,3 +160,24 @@ class PlanChecker:
             if batch.step > self.steps:
                 return
             yield batch.step - 1, assembly.trainer.step(batch.step, batch.rounds).loss
+
+
+@dataclass(frozen=True)
+class _RankResult:
+    """What one rank found for one plan."""
+
+    difference: Difference | None
+    reason: str = ""
+    is_refusal: bool = False
+
+
+@dataclass(frozen=True)
+class _RealReader(Reader):
+    """Reads samples with real random numbers while the model draws constants."""
+
+    expected: ExpectedDifferences | None = None
+
+    def batch(self, samples: Iterable[Sample]) -> MicroBatch:
+        assert self.expected is not None
+        with self.expected.allowed():
+            return super().batch(samples)

@@ -7,10 +7,12 @@ with oc.prepare(job(), out="runs/mine") as run:
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from onecurve.checkpoint.saver import SaveEvent
+from onecurve.describe.change import read_change
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.world import World
@@ -27,14 +29,40 @@ def prepare(
     plan: Plan | str = AUTO,
     *,
     out: str | Path | None = None,
+    change: str | Sequence[str] = (),
     backward: Literal["step", "mine"] = "step",
 ) -> Run:
     """Prepare a job on this rank, alone or under torchrun, for a training loop of your own.
 
-    `plan`: a Plan, its short text form, a plan.toml, or "auto", which replicates the model on every rank.
-    `out`: a folder for checkpoints; if it holds checkpoints of the same job, the run continues from the newest.
-    `backward`: with "step", `run.step` calls backward. With "mine" you do (two optimizers, reinforcement learning),
-    with `run.model`, `run.backward(weighted)` and `run.update(name)`.
+    Args:
+        job: The `onecurve.Job` to train.
+        plan: How to split it: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default: `"auto"`, a
+            replica of the model on every rank.
+        out: Folder for checkpoints; if it holds checkpoints of the same job, the run continues from the newest.
+            Default: None, no checkpoints.
+        change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
+            `"global_batch"`, `"steps"`. Default: none; a changed job is refused.
+        backward: With `"step"`, `run.step` calls backward. With `"mine"` your loop does (two optimizers, reinforcement
+            learning), with `run.model`, `run.backward(weighted)` and `run.update(name)`. Default: `"step"`.
+
+    Returns:
+        The run: iterate over it for this rank's batches, and leave it with a `with` block, which saves.
+
+    Example::
+
+        job = oc.Job(
+            model=MyModel,
+            data=lambda: MyDataset(),
+            loss=oc.loss.cross_entropy,
+            optimizer=oc.AdamW(lr=3e-4),
+            global_batch=8,
+            steps=4,
+        )
+        with oc.prepare(job, out="runs/mine") as run:
+            for batch in run:
+                report = run.step(batch)  # forward, backward, reduction, clipping, update
+                run.checkpoint()  # saves in the background if one is due
+                print(report.step, report.loss)
     """
     if not isinstance(job, Job):
         raise OnecurveError(
@@ -42,6 +70,7 @@ def prepare(
         )
     if backward not in ("step", "mine"):
         raise OnecurveError(f"prepare: backward = {backward!r} (known: 'step', 'mine')")
+    changed = read_change(change)
     manual = backward == "mine"
     if not manual:
         refuse_manual_backward(job, "prepare: run.step cannot train this job")
@@ -50,6 +79,7 @@ def prepare(
         job,
         read_plan(plan),
         out=Path(out) if out is not None else None,
+        change=changed,
         manual=manual,
         lock=lock_run(Path(out), job.save) if out is not None and is_first else None,
         on_event=_warn if is_first else lambda _: None,
@@ -59,6 +89,8 @@ def prepare(
             f"{run.plan}, backward='mine': whether every plan computes the same depends on your loop; onecurve check "
             "cannot prove it"
         )
+    if is_first and run.changed:
+        _say(f"changed {run.changed}")
     if is_first and run.warning:
         _say(run.warning)
     return run

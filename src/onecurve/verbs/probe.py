@@ -17,9 +17,19 @@ _MAX_PROBE_RANKS = 16
 
 
 def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | None:
-    """Measure this host, or under torchrun all hosts of the world, and write the result: `oc.probe("cluster.toml")`.
+    """Measure this host, or under torchrun all hosts of the world: matrix products, memory, links.
 
-    Returns None on all ranks but the first.
+    Args:
+        out: Path of the cluster.toml to write. Default: `"cluster.toml"`.
+        quiet: Print nothing. Default: True.
+
+    Returns:
+        The measured cluster; None on all ranks of torchrun but rank 0.
+
+    Example::
+
+        cluster = oc.probe("cluster.toml")
+        print(cluster.devices, "devices of kind", cluster.device_kind)
     """
     request = ProbeRequest(out=str(out), quiet=quiet)
     if World.from_environment() is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from onecurve.describe.change import read_change
 from onecurve.describe.convert import from_plain, read_toml, to_document, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.estimate import Estimate
@@ -40,29 +41,62 @@ def run(
     out: str | Path | None = None,
     precision: Sequence[str] | None = None,
     fresh: bool = False,
+    change: str | Sequence[str] = (),
     quiet: bool = False,
     tensorboard: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> RunSummary | None:
-    """Train the job of a script: `oc.run("train.py", ["lr=1e-4"], ranks=2)`.
+    """Train the job of a script, as `onecurve run` does.
 
-    `script`: the Python file that defines job(), or that function itself; the ranks import the file.
-    Without a plan it plans by itself, in one of the precisions; with `ranks` alone the model is replicated on each.
-    It starts its ranks on this host. Under torchrun it is one of the ranks, and returns None on all but rank 0.
+    It starts its ranks on this host, and continues from the newest checkpoint in the run's folder. Under torchrun it is
+    one of the ranks.
 
     SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step and save it; `ended` in the summary then names the
     signal. A signal before the first step, or a second one, raises an error instead.
+
+    Args:
+        script: The Python file that defines `job()`, or that function itself; the ranks import the file.
+        arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
+        plan: How to split the job: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default:
+            `"auto"`, the plan of the run that is continued, or else the best plan that is found for this host.
+        ranks: Number of processes; the model is replicated on each, without planning. Default: None, those of the plan.
+        out: The run's folder, for checkpoints, records and weights. Default: None, `runs/` and the script's name.
+        precision: Precisions that an automatic plan may compute in: `"fp32"`, `"bf16"`, `"fp16"`. Default: None, fp32.
+        fresh: Start over, and remove the earlier run in the folder. Default: False.
+        change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
+            `"global_batch"`, `"steps"`. The run continues with the new values, and records the old and the new ones.
+            Default: none; a changed job is refused.
+        quiet: Print nothing. Default: False.
+        tensorboard: Also write TensorBoard events. Default: False.
+        say: A function that is called with short texts about what is being planned. Default: they are dropped.
+
+    Returns:
+        How the run ended: its loss, evaluation, number of steps and seconds. None on all ranks of torchrun but rank 0.
+
+    Example::
+
+        summary = oc.run("train.py", ["lr=1e-3"], plan="mb8", out="runs/first")
+        print(summary.steps, "steps, loss", summary.loss)
+        oc.run("train.py", ["lr=1e-4", "steps=6"], plan="mb8", out="runs/first", change=["lr", "steps"])
     """
     script = script_path(script, "run")
     folder = Path(out) if out is not None else Path("runs") / script.stem
     chosen = read_plan(plan)
+    changed = read_change(change)
+    if changed and fresh:
+        raise OnecurveError(
+            f"--change {','.join(changed)} continues a run, and --fresh starts a new one; give only one of the two"
+        )
     estimate = None
     launched_elsewhere = World.from_environment() is not None
     if not launched_elsewhere:
         refuse_foreign_folder(folder)
         if chosen is None and ranks is None:
-            precisions = read_precisions(precision or ["fp32"])
             chosen = _plan_of_folder(folder, fresh)
+            precisions = read_precisions(precision or ["fp32"])
+            if chosen is not None and "global_batch" in changed:  # it has the earlier batch; its precision stays
+                precisions = read_precisions(precision or [chosen.precision])
+                chosen = None
             if chosen is None:
                 estimate = _plan_here(script, arguments, precisions, say)
                 chosen = estimate.plan if estimate is not None else None
@@ -75,6 +109,7 @@ def run(
         plan=chosen,
         out=str(folder),
         fresh=fresh,
+        change=changed,
         quiet=quiet,
         tensorboard=tensorboard,
         verbose=is_verbose(),

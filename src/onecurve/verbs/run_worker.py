@@ -78,6 +78,7 @@ def train(request: RunRequest, stop: StopRequest) -> RunSummary | None:
         request.plan,
         out=out,
         fresh=request.fresh,
+        change=request.change,
         stop=stop,
         lock=lock_run(out, job.save) if is_first else None,
         on_event=events.append,
@@ -194,6 +195,8 @@ class RunLog:
             self.write(EventRecord("warning", run.warning))
         if run.resumed:
             self.write(EventRecord("resumed", run.resumed))
+        if run.changed:
+            self.write(EventRecord("changed", run.changed))
 
     def write(self, record: Record) -> None:
         for sink in self._sinks:
@@ -264,7 +267,7 @@ def _write_origin(run: Run, out: Path, request: RunRequest) -> None:
     to = run.job.save.to if run.job.save is not None else None
     folder = local_folder(to) if to is not None else None
     location = str(folder.resolve()) if folder is not None else to or ""
-    origin = RunOrigin(str(Path(request.script).resolve()), request.arguments, location)
+    origin = RunOrigin(str(Path(request.script).resolve()), request.arguments, location, run.changes)
     replace_file(out / ORIGIN, [to_json(to_document(origin)).encode()])
     replace_file(out / PLAN, [to_toml(run.plan).encode()])
     save_configuration(run.model, run.job.weights, out / HUGGING_FACE)
@@ -283,5 +286,5 @@ def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
     if run.world.rank == 0 and request.tensorboard:
         sinks.append(TensorBoard(out / TENSORBOARD))
     if run.world.rank == 0 and not request.quiet:
-        sinks.append(Terminal(run.steps, Console()))
+        sinks.append(Terminal(run.steps, run.job.global_batch, Console()))
     return sinks

@@ -150,3 +150,18 @@ def test_ranks_are_spread_evenly_over_cpu_hosts() -> None:
 def test_a_host_of_unknown_speed() -> None:
     cluster = Cluster.of("cuda", 4, 1 << 34, 16)
     assert (cluster.devices, cluster.memory, cluster.cores, cluster.ranks_per_host) == (4, 1 << 34, 16, 4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [(3, ((1, 3),)), (8, ((1, 8),)), (16, ((2, 8),)), (17, ((2, 8), (1, 1))), (20, ((2, 8), (1, 4)))],
+)
+def test_ranks_fill_the_hosts_in_order(ranks: int, expected: tuple[tuple[int, int], ...]) -> None:
+    fast, slow = (DeviceSpec(name, "cuda", 1, 1.0, {"fp32": 1.0}) for name in ("fast", "slow"))
+    cluster = Cluster((HostGroup(fast, count=2, devices_per_host=8), HostGroup(slow, count=1, devices_per_host=4)))
+    assert cluster.placement(ranks) == expected
+
+
+def test_cpu_ranks_are_placed_evenly() -> None:
+    assert Cluster((HOSTS,)).placement(1) == ((1, 1),)
+    assert Cluster((HOSTS,)).placement(4) == ((2, 2),)

@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from onecurve.job.batch import MicroBatch
-from onecurve.measure.blocks import called_modules, find_blocks
+from onecurve.measure.blocks import count_calls, find_blocks, find_called_once
 from onecurve.model.deferred import defer_init
 
 
@@ -63,14 +63,33 @@ def test_a_module_that_is_not_called_is_not_a_block() -> None:
     traceable = defer_init(UncalledStages, seed=0).trace_copy()
     assert find_blocks(traceable.module) == ["iterated1", "iterated2", "called.0", "called.1"]
     micro_batch = MicroBatch(torch.zeros(3, 2), None, 3)
-    called = called_modules(traceable.module, lambda _: traceable.forward(micro_batch))
+    called = count_calls(traceable.module, lambda _: traceable.forward(micro_batch))
     assert find_blocks(traceable.module, called) == ["called.0", "called.1"]
 
 
-def test_called_modules_is_none_if_the_forward_fails() -> None:
-    assert called_modules(UncalledStages(), lambda _: 1 / 0) is None
+def test_the_number_of_calls_is_none_if_the_forward_fails() -> None:
+    assert count_calls(UncalledStages(), lambda _: 1 / 0) is None
 
 
 def test_a_shared_module_is_found_once() -> None:
     shared = layer()
     assert find_blocks(Model(layers=nn.ModuleList([shared, shared, layer()]))) == ["layers.0", "layers.2"]
+
+
+def test_the_smallest_modules_that_are_called_once() -> None:
+    model = Model(
+        stem=nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3)),
+        single=nn.Sequential(nn.Linear(2, 2), nn.ReLU()),
+        twice=nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)),
+        never=nn.Linear(2, 2),
+    )
+    calls = dict.fromkeys([name for name, _ in model.named_modules()], 1) | {"twice.0": 2, "twice": 2, "never": 0}
+    assert find_called_once(model, calls) == ["stem.0", "stem.2", "single", "twice.1"]
+
+
+def test_blocks_inside_modules_that_share_a_parameter() -> None:
+    """An encoder and a decoder of one class that share their embedding, as in T5."""
+    shared = nn.Embedding(4, 2)
+    stacks = [Model(embedding=shared, layers=nn.ModuleList([layer(), layer()])) for _ in range(2)]
+    names = [f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in range(2)]
+    assert find_blocks(Model(embedding=shared, encoder=stacks[0], decoder=stacks[1])) == names

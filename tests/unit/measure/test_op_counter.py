@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from onecurve.describe.profile import Collective, ComputeLoad
 from onecurve.measure.fake_process_group import fake_process_group
 from onecurve.measure.op_counter import OpCounter
+from onecurve.model.fake_operations import register_fake_operations
 
 M, K, N = 6, 8, 10
 FLOAT = 4  # bytes
@@ -103,3 +104,23 @@ def test_collectives_are_counted_with_the_bytes_of_the_full_tensor() -> None:
         Collective("reduce_scatter", x.nbytes, "backward"),
     )
     assert counter.work.forward.flops == {}
+
+
+def test_grouped_products_count_every_row_once() -> None:
+    register_fake_operations()
+    mode, groups = FakeTensorMode(), 3
+    with mode:
+        rows = torch.zeros(M, K, requires_grad=True)
+        experts = torch.zeros(groups, K, N, requires_grad=True)
+        ends = torch.zeros(groups, dtype=torch.int32)
+        with OpCounter(mode) as counter:
+            product = F.grouped_mm(rows, experts, offs=ends)
+            counter.when = "backward"
+            product.backward(torch.zeros(M, N))
+    assert product.shape == (M, N)
+    assert rows.grad is not None
+    assert rows.grad.shape == rows.shape
+    assert experts.grad is not None
+    assert experts.grad.shape == experts.shape
+    assert counter.work.forward.flops == {"matrix": 2 * M * K * N}
+    assert counter.work.backward.flops == {"matrix": 2 * 2 * M * K * N}

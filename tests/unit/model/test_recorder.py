@@ -1,13 +1,14 @@
 """Initial weights depend only on the seed and the model, and need no memory until they are materialized."""
 
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from onecurve.describe.errors import UserCodeError
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real, record
@@ -112,18 +113,32 @@ def test_a_constructor_that_cannot_be_recorded_is_built_on_every_rank() -> None:
     assert torch.equal(deferred.module.weight, build_real(Counts, 1).weight)
 
 
-def test_weights_loaded_from_a_file_are_built_on_every_rank(tmp_path) -> None:
-    path = tmp_path / "pretrained.pt"
-    torch.save(nn.Linear(3, 2).state_dict(), path)
-
+def test_a_module_can_be_converted_in_its_constructor() -> None:
     def build() -> nn.Module:
         module = nn.Linear(3, 2)
-        module.load_state_dict(torch.load(path))
+        module.weight.mark = "mine"
+        return module.to(torch.bfloat16)
+
+    module, recorder = record(build, seed=1)
+    assert torch.equal(recorder.value(module.weight), build_real(build, 1).weight)
+    assert recorder.value(module.weight).dtype == torch.bfloat16
+    assert module.weight.mark == "mine"
+
+
+def test_what_a_constructor_does_in_a_thread_pool_is_recorded() -> None:
+    def build() -> nn.Module:
+        module = nn.Linear(3, 2)
+        with ThreadPoolExecutor() as pool, torch.no_grad():
+            module.weight.copy_(pool.submit(torch.full, (2, 3), 4.0).result())
         return module
 
-    deferred = defer_init(build, seed=1)
-    assert deferred.recorder is None
-    assert torch.equal(deferred.module.weight, torch.load(path)["weight"])
+    module, recorder = record(build, seed=1)
+    assert torch.equal(recorder.value(module.weight), torch.full((2, 3), 4.0))
+
+
+def test_a_parameter_that_is_left_on_the_meta_device_is_refused() -> None:
+    with pytest.raises(OnecurveError, match=r"model\(\) left 'weight' on the meta device"):
+        defer_init(lambda: nn.Linear(3, 2, device="meta"), seed=1)
 
 
 def test_changes_to_a_tensor_from_outside_the_constructor_are_kept() -> None:

@@ -12,11 +12,11 @@ from onecurve.describe.cluster import Cluster, DeviceSpec, HostGroup
 from onecurve.describe.costs import JobCosts
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.planner.advisor import advise, estimate_with_layouts, hint_at_faster_precision
+from onecurve.planner.advisor import advise, estimate_with_layouts, faster_in_bf16
 from onecurve.planner.job_costs import costs_of
 from onecurve.planner.traced_model import TracedModel
 from onecurve.predict.estimator import Estimator
-from onecurve.search.branch_and_bound import BranchAndBound, Candidate, SearchResult
+from onecurve.search.branch_and_bound import BranchAndBound, Candidate, SearchResult, family
 from onecurve.search.space import Space
 
 
@@ -62,7 +62,6 @@ def test_each_runner_up_uses_another_set_of_axes(costs: JobCosts) -> None:
         for estimate in (advice.best, *(runner_up.estimate for runner_up in advice.runners_up))
     ]
     assert len(set(families)) == len(families) >= 4
-    assert len(advice.runners_up) <= 6
     steps = [runner_up.estimate.step for runner_up in advice.runners_up if runner_up.estimate.fits]
     assert steps == sorted(steps)
 
@@ -118,9 +117,48 @@ def test_if_nothing_fits_the_smallest_larger_cluster_is_named(costs: JobCosts) -
     assert "it would fit on devices with at least" in advice.hints[2]
 
 
+def test_every_family_appears_with_its_reason(costs: JobCosts) -> None:
+    device = DeviceSpec("d", "cuda", int(1e9), 1e11, {"fp32": 1e9})
+    estimator = Estimator(Cluster((HostGroup(device, count=2, devices_per_host=4, rank_overhead_bytes=0.0),)), costs)
+    result = search(estimator)
+    advice = advise("train.py", estimator, result, search)
+    assert advice.best is not None
+    shown = {family(plan) for plan in (advice.best.plan, *(each.estimate.plan for each in advice.runners_up))}
+    assert shown == set(result.families)
+    assert len(shown) > 7
+    assert frozenset({"shard"}) in shown
+    assert all(runner_up.reason for runner_up in advice.runners_up)
+
+
+def candidate(text: str, step: float, memory_bytes: float = 1.0) -> Candidate:
+    return Candidate(Plan.parse(text), step, memory_bytes, available_bytes=2e9, devices_paid=2)
+
+
+def test_the_advice_says_why_a_simpler_plan_was_chosen(costs: JobCosts) -> None:
+    estimator = Estimator(hosts(2), costs)
+    best, chosen = candidate("shard2 mb8 zero2", 1.0), candidate("shard2 mb8", 1.04)
+    result = SearchResult(best=best, chosen=chosen, families={family(best.plan): best}, frontier=[best])
+    advice = advise("train.py", estimator, result, search)
+    assert advice.best is not None
+    assert str(advice.best.plan) == "shard2 mb8 fp32"
+    assert advice.choice.startswith("shard2 mb8 fp32 zero2 is predicted 3.8% faster, but has more options (zero2); ")
+    assert "less than 5%, so the simpler one was chosen" in advice.choice
+    assert [str(each.estimate.plan) for each in advice.runners_up] == ["shard2 mb8 fp32 zero2"]
+    assert advise("train.py", estimator, replace(result, chosen=best), search).choice == ""
+
+
+def test_the_frontier_has_only_what_is_slower_than_the_chosen_plan(costs: JobCosts) -> None:
+    estimator = Estimator(hosts(2), costs)
+    best, chosen = candidate("shard2 mb8 zero2", 1.0, 9.0), candidate("shard2 mb8", 1.04, 5.0)
+    worse, smaller = candidate("shard2 mb4×2", 1.1, 6.0), candidate("shard2 mb2×4", 1.2, 4.0)
+    result = SearchResult(best, chosen, {family(best.plan): best}, [best, worse, smaller])
+    advice = advise("train.py", estimator, result, search)
+    assert [str(estimate.plan) for estimate in advice.frontier] == ["shard2 mb2×4 fp32"]
+
+
 def estimate(step: float) -> Estimate:
     return Estimate(
-        plan=Plan.parse("mb8"),
+        plan=Plan.parse("mb16"),
         seconds={"forward": step},
         memory={},
         available_bytes=1.0,
@@ -130,11 +168,20 @@ def estimate(step: float) -> Estimate:
     )
 
 
-def test_a_faster_precision_is_mentioned_from_the_given_factor_on() -> None:
-    faster = Candidate(Plan.parse("mb8 bf16"), step=1.0, memory_bytes=0.0, available_bytes=1.0, devices_paid=1)
-    (hint,) = hint_at_faster_precision(faster, estimate(1.3), factor=1.2)
-    assert "a step would take 1.0 s under mb8 bf16" in hint
-    assert hint_at_faster_precision(faster, estimate(1.1), factor=1.2) == []
-    assert hint_at_faster_precision(None, estimate(1.3), factor=1.2) == []
-    (hint,) = hint_at_faster_precision(faster, None, factor=1.2)
-    assert "it would fit, and a step would take" in hint
+def in_bf16(costs: JobCosts, memory: float = 1e9) -> Estimator:
+    return Estimator(hosts(1, memory), replace(costs, traces={"bf16": costs.traces["fp32"]}))
+
+
+def test_bf16_is_mentioned_from_the_given_factor_on(costs: JobCosts) -> None:
+    estimator = in_bf16(costs)
+    step = estimator.estimate(Plan.parse("mb16 bf16")).step
+    hint = faster_in_bf16(estimator, estimate(1.3 * step), 1.2, search)
+    assert hint.startswith("the same plan would be 1.3 times as fast, ")
+    assert "--precision fp32,bf16" in hint
+    assert faster_in_bf16(estimator, estimate(1.1 * step), 1.2, search) == ""
+    assert faster_in_bf16(in_bf16(costs, memory=1e3), estimate(1.3 * step), 1.2, search) == ""
+
+
+def test_bf16_is_mentioned_if_only_it_fits(costs: JobCosts) -> None:
+    assert faster_in_bf16(in_bf16(costs), None, 1.2, search).startswith("it would fit in bf16, with ")
+    assert faster_in_bf16(in_bf16(costs, memory=1e3), None, 1.2, search) == ""

@@ -10,7 +10,7 @@ from onecurve.describe.cluster import Cluster, DeviceSpec
 from onecurve.describe.convert import write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import local_cluster
-from onecurve.planner.clusters import HERE, cache_host, cached_host, find_cluster, this_host
+from onecurve.planner.clusters import HERE, cache_host, cached_host, find_cluster, source_of, this_host
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +130,10 @@ def test_a_cluster_is_found_by_name_by_file_or_as_it_is(tmp_path: Path) -> None:
 def test_an_unknown_cluster_is_refused(wish: str, message: str) -> None:
     with pytest.raises(OnecurveError, match=message):
         find_cluster(wish, refuse_to_measure, silent)
+
+
+def test_where_the_speeds_come_from() -> None:
+    assert source_of("2x8xH100") == "the catalogue of devices; measure yours with onecurve probe"
+    assert source_of("rack/cluster.toml") == "rack/cluster.toml"
+    assert source_of(HERE) == "measured on this host"
+    assert source_of(local_cluster()) == "the given Cluster"

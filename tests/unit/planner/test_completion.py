@@ -86,9 +86,11 @@ def test_stages_written_for_another_model_are_refused(completer: PlanCompleter, 
         completer.resolve(plan)
 
 
-def test_more_stages_than_blocks_are_refused(completer: PlanCompleter) -> None:
-    with pytest.raises(OnecurveError, match="8 stages, but the model has 4 blocks; use fewer stages"):
-        completer.resolve(Plan.parse("pipeline8 mb1×8"))
+def test_more_stages_than_blocks_are_cut_between_smaller_modules(completer: PlanCompleter) -> None:
+    resolved = completer.resolve(Plan.parse("pipeline8 mb1×8"))
+    assert resolved.dataflow is not None
+    assert len(resolved.dataflow.blocks) == sum(resolved.plan.stages) > 8
+    assert len(completer.resolve(Plan.parse("pipeline4 mb1×8")).dataflow.blocks) == 4
 
 
 @pytest.mark.parametrize("text", ["mb8", "shard2 mb4", "pipeline2 mb4×2", "tensor2 mb8"])

@@ -61,7 +61,7 @@ def traced(factors: list[int], words: int = 10, loss: object = oc.loss.mse) -> T
 
 
 def stages(model: TracedModel, pipeline: int) -> tuple[int, ...]:
-    return assign_blocks(Plan.parse(f"pipeline{pipeline} mb1×8"), model)
+    return assign_blocks(Plan.parse(f"pipeline{pipeline} mb1×8"), model, model.dataflow)
 
 
 def test_equal_blocks_are_divided_evenly() -> None:
@@ -80,7 +80,7 @@ def test_a_large_head_counts_as_work_of_the_last_stage() -> None:
 
 def test_the_chain_has_costs_per_block_and_the_parameters_of_embedding_and_head() -> None:
     model = traced([1, 2])
-    chain = block_chain_of(model, profile_of(model, 2))
+    chain = block_chain_of(model, profile_of(model, 2), model.dataflow)
     assert chain.blocks[1][0] == 2 * chain.blocks[0][0]
     assert chain.kinds == (0, 1)
     copies, word = 2, 4  # parameters and gradients, because plain SGD has no state; bytes per element
@@ -92,7 +92,7 @@ def test_the_chain_has_costs_per_block_and_the_parameters_of_embedding_and_head(
 def test_a_loss_that_cannot_be_traced_leaves_the_parameters_as_weights() -> None:
     model = traced([8, 1, 1, 1], loss=loss_in_numpy)
     assert stages(model, 2) == (1, 3)
-    chain = block_chain_of(model, None)
+    chain = block_chain_of(model, None, model.dataflow)
     assert chain.blocks[0] == (4.0 * (2 * 8 * WIDTH * WIDTH + 9 * WIDTH), 0.0)
     assert chain.kinds == ()
 
@@ -102,9 +102,13 @@ def test_more_stages_than_blocks_are_refused() -> None:
         stages(traced([1] * 3), 4)
 
 
-def test_a_model_without_repeated_blocks_is_refused() -> None:
-    with pytest.raises(OnecurveError, match=r"no repeated blocks were found, .*use another axis"):
-        traced([1]).dataflow  # noqa: B018
+def test_a_model_without_repeated_blocks_is_cut_between_its_smallest_modules() -> None:
+    model = traced([1])
+    with pytest.raises(OnecurveError, match="no repeated blocks were found"):
+        model.dataflow  # noqa: B018
+    dataflow = model.dataflow_for(2)
+    assert len(dataflow.blocks) >= 2
+    assert all(next(model.model.get_submodule(name).parameters(), None) is not None for name in dataflow.blocks)
 
 
 @pytest.mark.parametrize(("written", "valid"), [((1, 2), True), ((2, 1), True), ((2, 2), False), ((3, 0), False)])

@@ -1,5 +1,7 @@
 """The planner traces a copy of the model on fake tensors: it finds the blocks and changes nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -121,3 +123,27 @@ def test_a_micro_batch_is_fake_and_not_larger_than_the_global_batch() -> None:
 def test_a_constructor_that_cannot_be_recorded_is_refused_with_the_reason() -> None:
     with pytest.raises(OnecurveError, match=r"constructor could not be recorded \(\w+: .*aten\.nonzero"):
         trace(make_job(Selects))
+
+
+def test_an_auxiliary_loss_of_all_layers_cannot_be_split_into_pipeline_stages() -> None:
+    job = replace(make_job(), loss=oc.loss.hugging_face_local_auxiliary)
+    with pytest.raises(OnecurveError, match="needs the router logits of all layers"):
+        trace(job).dataflow_for(2)
+
+
+class DropsLayers(Model):
+    """Reads a random value in forward, as models with layer drop do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.encoder:
+            if torch.rand([]) < 0.1:
+                continue
+            x = layer(x)
+        return x.sum(1)
+
+
+@pytest.mark.parametrize("samples", [1, 8])
+def test_kinds_of_a_model_that_reads_random_values(samples: int) -> None:
+    job = make_job(DropsLayers)
+    (kind,) = TracedModel(job, open_data(job)).kinds(samples)
+    assert kind.names == ["encoder.0", "encoder.1", "encoder.2"]

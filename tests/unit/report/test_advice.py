@@ -2,10 +2,12 @@ import tomllib
 from dataclasses import replace
 
 from onecurve.describe.advice import Advice, RunnerUp
+from onecurve.describe.cluster_shorthand import parse_cluster
 from onecurve.describe.convert import from_document
+from onecurve.describe.costs import Tokens
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.report.advice import advice_lines, advice_plain, plan_file
+from onecurve.report.advice import advice_lines, advice_plain, plan_file, start_lines
 
 GIB = 1 << 30
 
@@ -21,6 +23,7 @@ def estimate(text: str, step: float = 1.0, memory_bytes: float = 4 * GIB) -> Est
         steps=3600,
         error=0.1,
         price_per_hour=2.0 * plan.mesh.size,
+        reserved_bytes=GIB,
     )
 
 
@@ -28,9 +31,12 @@ BEST = estimate("shard4 mb2×2 bf16")
 ADVICE = Advice(
     script="train.py",
     cluster="1 host × 4 D",
+    machines=parse_cluster("4xH100"),
     parameters=8_030_000_000,
     global_batch=16,
+    tokens=None,
     best=BEST,
+    choice="",
     runners_up=(RunnerUp(estimate("replicate4 mb4", 2.0), "slower"),),
     frontier=(estimate("shard2 mb8", 3.0, 2 * GIB),),
     hints=(),
@@ -44,7 +50,7 @@ def test_advice_shows_the_plan_its_cost_and_the_alternatives() -> None:
         "plan    shard4 mb2×2 bf16",
         "1.0 s ± 10%",
         "1.0 hours for 3,600 steps on 4 devices, $8.00 ± 10%",
-        "4.0 GiB of 8.0 GiB per rank",
+        "4.0 GiB of 8.0 GiB per rank; 1.0 GiB (11% of the device) is kept free besides",
         "numerical results differ from those of fp32",
         "backward      750.0 ms   75%",
         "free           4.0 GiB   50%",
@@ -70,3 +76,62 @@ def test_json_has_every_term() -> None:
     plain = advice_plain(ADVICE)
     assert plain["best"]["seconds"] == BEST.seconds
     assert plain["runners_up"][0]["reason"] == "slower"
+
+
+def test_the_first_lines_name_the_choice_and_a_faster_precision() -> None:
+    lines = advice_lines(replace(ADVICE, choice="it is simpler", faster_precision="5 times as fast"))
+    assert lines[2:6] == [
+        "plan    shard4 mb2×2 bf16",
+        "choice  it is simpler",
+        "step    1.0 s ± 10%, 16 samples/s, 40% of peak FLOP/s",
+        "bf16    5 times as fast",
+    ]
+
+
+def test_tokens_are_shown_where_they_are_known() -> None:
+    assert not any(line.startswith("tokens") for line in advice_lines(ADVICE))
+    lines = advice_lines(replace(ADVICE, tokens=Tokens(4096, "the length of input_ids")))
+    assert "tokens  65,536 per second: 4,096 per sample, the length of input_ids (padding included)" in lines
+
+
+def test_the_assumed_links_and_their_source_are_shown() -> None:
+    (one_host,) = [line for line in advice_lines(ADVICE) if line.startswith("links")]
+    assert one_host == "links   450 GB/s within a host (collectives reach 78%), per device and direction"
+    several = replace(ADVICE, machines=parse_cluster("8xH100+8xA100"), machines_source="the catalogue")
+    (links,) = [line for line in advice_lines(several) if line.startswith("links")]
+    assert links == (
+        "links   H100-80GB-SXM: 450 GB/s within a host (collectives reach 78%), 50 GB/s between hosts "
+        "(collectives reach 35%); A100-80GB-SXM: 300 GB/s within a host (collectives reach 78%), 25 GB/s between "
+        "hosts (collectives reach 35%), per device and direction; from the catalogue"
+    )
+    alone = replace(ADVICE, machines=parse_cluster("1xH100"))
+    assert not any(line.startswith("links") for line in advice_lines(alone))
+
+
+def test_how_to_start_one_host() -> None:
+    assert start_lines(ADVICE, "run train.py --plan plan.toml") == [
+        "train with: onecurve run train.py --plan plan.toml"
+    ]
+
+
+def test_how_to_start_several_hosts() -> None:
+    advice = replace(ADVICE, machines=parse_cluster("2x8xH100"), best=estimate("shard16 mb1"))
+    first, command = start_lines(advice, "run train.py lr=1 --plan plan.toml")
+    assert first.startswith("train on 2 hosts: start this on each, with N = 0 … 1 and HOST the name of host 0")
+    assert command == (
+        "  torchrun --nnodes 2 --node-rank N --nproc-per-node 8 --master-addr HOST --master-port 29500 "
+        "-m onecurve run train.py lr=1 --plan plan.toml"
+    )
+    unequal = replace(advice, machines=parse_cluster("8xH100+4xV100"), best=estimate("replicate12 mb1"))
+    _, command, ranks = start_lines(unequal, "run train.py")
+    assert "--nproc-per-node RANKS" in command
+    assert ranks == "  RANKS: 8 on 1 host, then 4 on 1 host"
+
+
+def test_json_has_links_tokens_and_the_reserve() -> None:
+    plain = advice_plain(replace(ADVICE, tokens=Tokens(4096, "the length of input_ids"), machines_source="a file"))
+    assert plain["tokens_per_second"] == 65_536
+    assert plain["links"] == [{"device": "H100-80GB-SXM", "intra_host_bandwidth": 450e9, "inter_host_bandwidth": 50e9}]
+    assert plain["links_source"] == "a file"
+    assert plain["best"]["reserved_bytes"] == GIB
+    assert advice_plain(replace(ADVICE, best=None))["tokens_per_second"] is None

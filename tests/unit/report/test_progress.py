@@ -25,7 +25,7 @@ def step(number: int, **changes) -> StepRecord:
 
 def shown(records, steps: int = 400, **console) -> str:
     file = io.StringIO()
-    terminal = Terminal(steps, Console(file=file, width=80, **console))
+    terminal = Terminal(steps, 8, Console(file=file, width=80, **console))
     for record in records:
         terminal.write(record)
     terminal.close()
@@ -73,10 +73,22 @@ def test_numbers_have_units() -> None:
 
 
 def test_verdicts_are_printed() -> None:
-    good, bad = Verdict("mb8 fp64", True, 2e-16, 1, "loss"), Verdict("shard2 mb4 fp64", False, 0.5, 2, "gradient w")
+    good = Verdict(plan="mb8 fp64", outcome="holds", size=2e-16, step=1, tensor="loss")
+    bad = Verdict(plan="shard2 mb4 fp64", outcome="differs", size=0.5, step=2, tensor="gradient w")
     assert "holds" in verdict_line(good, 16)
     assert "first at step 2, gradient w" in verdict_line(bad, 16)
-    assert result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))[-1].startswith(
-        "1 of 2 plans do not compute the same"
-    )
+    lines = result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))
+    assert lines == ["of 2 plans, 1 do not compute the same as one device (limit: 1e-09 of each tensor's scale)"]
     assert result_lines(CheckResult("fp64", 4, 1e-9, (good,), ("a note",)))[0] == "note: a note"
+
+
+def test_reasons_of_failures_are_printed_once() -> None:
+    trace = "rank 0 failed: Traceback (most recent call last):\n  File ...\nRuntimeError: no kernel"
+    failed = [Verdict(plan=f"shard2 mb{size}", outcome="failed", reason=trace) for size in (4, 8)]
+    refused = Verdict(plan="tensor2 mb8", outcome="refused", reason="nothing can be split")
+    assert verdict_line(failed[0], 10).endswith("RuntimeError: no kernel")
+    assert verdict_line(refused, 11) == "[yellow]refused[/yellow] tensor2 mb8  nothing can be split"
+    lines = result_lines(CheckResult("fp64", 4, 1e-9, (*failed, refused), ()))
+    assert lines[0] == "shard2 mb4, shard2 mb8 failed:"
+    assert sum("no kernel" in line for line in lines) == 1
+    assert lines[-1].startswith("of 3 plans, 2 failed, 1 were refused")

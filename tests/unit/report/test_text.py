@@ -51,7 +51,7 @@ def test_a_file_gets_whole_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_lines_of_a_run_are_wrapped_on_a_terminal_only(terminal: bool) -> None:
     path = "runs/gpt/checkpoints/step-00000100-76d2b74c00000000"
     file = io.StringIO()
-    sink = Terminal(400, Console(file=file, width=40, force_terminal=terminal, color_system=None))
+    sink = Terminal(400, 8, Console(file=file, width=40, force_terminal=terminal, color_system=None))
     sink.write(StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400))
     sink.write(EventRecord("resumed", f"from step 100, {path}"))
     sink.close()

@@ -10,6 +10,7 @@ from onecurve.describe.plan_validation import validate
 from onecurve.describe.profile import Collective, ComputeLoad, ModuleProfile, Profile, Work
 from onecurve.predict.estimator import Estimator
 from onecurve.search.branch_and_bound import TOO_SLOW, BranchAndBound, Candidate, family
+from onecurve.search.simplicity import INDISTINGUISHABLE, complexity
 from onecurve.search.space import Space
 
 
@@ -118,10 +119,15 @@ def test_no_better_plan_is_missed(problem: tuple[JobCosts, Cluster]) -> None:
     result = BranchAndBound(space).run()
     candidates = [candidate_of(space.estimator, plan) for plan in space.plans()]
     fitting = [candidate for candidate in candidates if candidate.fits]
-    assert (result.best is None) == (not fitting)
+    assert (result.best is None) == (result.chosen is None) == (not fitting)
     if result.best is not None:
         assert result.best.step == min(candidate.step for candidate in fitting)
         assert result.frontier[0] == result.best
+        near = [candidate for candidate in fitting if candidate.step <= result.best.step * (1 + INDISTINGUISHABLE)]
+        simplest = min((complexity(candidate.plan), candidate.step) for candidate in near)
+        assert result.chosen is not None
+        assert result.chosen.fits
+        assert (complexity(result.chosen.plan), result.chosen.step) == simplest
     for candidate in fitting:
         best = result.families[family(candidate.plan)]
         assert best.fits

@@ -59,6 +59,26 @@ def test_a_plan_that_uses_all_memory_fits() -> None:
     assert reason(estimate({"forward": 1.0}, {"weights": 10 * GIB}), BEST).startswith("as fast, but")
 
 
+def planned(text: str, step: float) -> Estimate:
+    return Estimate(
+        plan=Plan.parse(text),
+        seconds={"forward": step},
+        memory={"weights": GIB},
+        available_bytes=10 * GIB,
+        utilization=0.5,
+        steps=100,
+        error=0.1,
+    )
+
+
+def test_a_faster_plan_that_was_not_chosen_is_less_simple() -> None:
+    chosen = planned("shard4 mb2", 1.0)
+    text = reason(planned("pipeline2·shard2 mb1×4", 0.97), chosen)
+    assert text == "predicted 3.0% faster, but less simple: 2 axes instead of 1"
+    assert reason(planned("shard4 mb2 zero2", 1.0), chosen) == "as fast, but less simple: more options (zero2)"
+    assert reason(planned("shard4 mb2 zero2", 1.1), chosen).startswith("10% slower")
+
+
 def test_slowness_is_relative_to_the_best_plan() -> None:
     best = estimate({"forward": 2.0}, {"weights": GIB})
     assert reason(estimate({"forward": 3.0}, {"weights": GIB}), best).startswith("50% slower")

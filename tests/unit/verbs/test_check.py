@@ -8,9 +8,12 @@ import torch
 
 import onecurve as oc
 from harness import SMALL
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
+from onecurve.describe.requests import CheckRequest
+from onecurve.verbs import plan_checker
+from onecurve.verbs.check import check_in_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +89,39 @@ def test_a_job_with_several_optimizers_cannot_be_checked(tmp_path) -> None:
     )
     with pytest.raises(OnecurveError, match=r"two\.py: .*several optimizers.*backward=\"mine\""):
         oc.check(script, plans=["mb8"], quiet=True)
+
+
+def test_a_refused_plan_does_not_end_the_check() -> None:
+    result = oc.check(SMALL, plans=["mb8", "mb3", "mb4×2"], steps=1, quiet=True)
+    assert result is not None
+    assert {verdict.plan: verdict.outcome for verdict in result.verdicts} == {
+        "mb8 fp64": "holds",
+        "mb3 fp64": "refused",
+        "mb4×2 fp64": "holds",
+    }
+    assert not result.holds
+    assert "global_batch" in next(verdict.reason for verdict in result.verdicts if verdict.plan == "mb3 fp64")
+
+
+def test_a_failing_plan_on_one_rank_does_not_end_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = plan_checker.assemble
+
+    def failing(job, resolved, *rest):
+        if resolved.plan.rounds == 2:
+            raise RuntimeError("no kernel")
+        return original(job, resolved, *rest)
+
+    monkeypatch.setattr(plan_checker, "assemble", failing)
+    result = oc.check(SMALL, plans=["mb4×2", "mb8"], steps=1, quiet=True)
+    assert result is not None
+    assert [verdict.outcome for verdict in result.verdicts] == ["failed", "holds"]
+    assert "RuntimeError: no kernel" in result.verdicts[0].reason
+
+
+def test_a_check_that_a_signal_interrupts_names_it(tmp_path) -> None:
+    request = CheckRequest(
+        script=SMALL, arguments=(), plans=(), ranks=2, steps=1, precision="fp64", quiet=True, folder=str(tmp_path)
+    )
+    with pytest.raises(InterruptError, match="interrupted by SIGTERM before all plans were checked") as caught:
+        check_in_ranks(request, lambda _: "SIGTERM")
+    assert caught.value.signal == "SIGTERM"

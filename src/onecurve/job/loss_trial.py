@@ -1,0 +1,260 @@
+"""Tests that a loss can be split: that the micro-batches of a batch together have the loss of the whole batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.job.batch import MicroBatch
+from onecurve.job.hugging_face_labels import field_of
+from onecurve.job.hugging_face_loss import (
+    auxiliary_fields,
+    refuse_other_auxiliary,
+    refuse_other_labels,
+    returns_hugging_face_loss,
+)
+from onecurve.job.job import Loss
+from onecurve.job.loss import TAKES_INPUTS, hugging_face, hugging_face_local_auxiliary
+from onecurve.job.loss_value import Form, LossValue, difference, evaluate, join
+
+TRIAL_SAMPLES = 12
+"""Number of samples on which a loss is tested, at most."""
+_SCALAR_TRIALS = 3
+"""A scalar shows less than values per sample: two losses that are nearly equal can hide a wrong weighting."""
+_NOISE_FACTOR = 10.0
+_MAX_LOW_PRECISION_EPS = 4.0
+"""In 16 bits the tolerance is ten times the measured rounding, and at most four times the dtype's eps."""
+
+
+_LOCAL_AUXILIARY = (
+    "loss 'hugging_face_local_auxiliary': the auxiliary loss is that of each micro-batch, so the result depends on the "
+    "plan's micro-batch size"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTrial:
+    """A model in evaluation mode on which a loss is tested. All ranks of the model make the same calls."""
+
+    infer: Callable[[MicroBatch], Any]
+    """Returns the model's output."""
+    read: Callable[[int, int, int], MicroBatch]
+    """`read(begin, end, copies)` reads and collates the samples at these positions, `copies` times in a row."""
+    low_precision: torch.dtype | None = None
+    """The 16-bit dtype that the model computes in, if any."""
+    judges: bool = True
+    """False on a rank whose outputs are placeholders, because it does not hold the end of the model."""
+    on_any_rank: Callable[[bool], bool] = lambda found: found
+    """Returns True if any rank of the model passes True."""
+
+    def refuse_unsplittable(self, loss: Loss, first: MicroBatch, output: Any) -> str:
+        """Raise OnecurveError if the loss of some samples is not determined by the losses of its parts.
+
+        Args:
+            loss: The user's loss.
+            first: The micro-batch at position 0.
+            output: The model's output for it.
+
+        Returns:
+            What could not be tested and why, as a note for the user; empty if everything was tested.
+        """
+        full = _evaluate_first(loss, output, first)
+        notes = [refuse_other_labels(output, first)] if loss is hugging_face and self.judges else []
+        tolerance = self._tolerance(loss, full, first.samples)
+        for trial in range(_SCALAR_TRIALS if full.form == "scalar" else 1):
+            if first.samples > 1:
+                micros = self._whole_and_parts(first, trial)
+                outputs = [output if trial == 0 else self.infer(micros[0]), *map(self.infer, micros[1:])]
+                notes.append(self._compare(loss, micros, outputs, full.form, tolerance))
+        return " ".join(filter(None, notes))
+
+    def _whole_and_parts(self, first: MicroBatch, trial: int) -> list[MicroBatch]:
+        size = first.samples
+        begin, middle, end = trial * size, trial * size + max(1, size // 3), (trial + 1) * size
+        whole = first if trial == 0 else self.read(begin, end, 1)
+        return [whole, self.read(begin, middle, 1), self.read(middle, end, 1)]
+
+    def _compare(self, loss: Loss, micros: list[MicroBatch], outputs: list[Any], form: Form, tolerance: float) -> str:
+        """Compare the loss of the first micro-batch with those of its parts. Returns what could not be tested."""
+        if loss is hugging_face_local_auxiliary and field_of(outputs[0], "aux_loss") is not None:
+            if self.judges:
+                refuse_other_auxiliary(outputs, micros)
+            return _LOCAL_AUXILIARY
+        whole, *parts = [evaluate(loss, output, micro, form) for output, micro in zip(outputs, micros, strict=True)]
+        differs = self.judges and not difference(whole, join(parts)) <= tolerance
+        if not self.on_any_rank(differs):
+            return ""
+        repeated = evaluate(loss, self.infer(micros[0]), micros[0], form)
+        if not differs:
+            return ""
+        if difference(whole, repeated) > tolerance:
+            return _random(loss, form)
+        raise OnecurveError(_Refusal(loss, outputs[0], micros, whole, parts).text())
+
+    def _tolerance(self, loss: Loss, full: LossValue, size: int) -> float:
+        """Return the relative difference that is still called rounding.
+
+        In 16 bits it is measured: the same samples twice have the same mean as once, for any mean over samples or
+        tokens.
+        """
+        if self.low_precision is None:
+            return full.tolerance
+        twice = self.read(0, size, 2)
+        doubled = evaluate(loss, self.infer(twice), twice, full.form)
+        terms = doubled.terms[:size] if full.form == "per sample" else doubled.terms / 2
+        noise = difference(full, LossValue(full.form, terms, full.count, full.tolerance))
+        limit = _MAX_LOW_PRECISION_EPS * torch.finfo(self.low_precision).eps
+        return max(full.tolerance, min(_NOISE_FACTOR * noise, limit))
+
+
+def _evaluate_first(loss: Loss, output: Any, first: MicroBatch) -> LossValue:
+    try:
+        return evaluate(loss, output, first)
+    except UserCodeError as error:
+        raise UserCodeError(
+            f"{error}. This is the output in evaluation mode (model.eval()), in which a loss is tested before "
+            "training. If forward returns something else in training mode (a dict of losses, auxiliary outputs), let "
+            "it return the same in both modes, or let the loss accept both"
+        ) from error.__cause__
+
+
+def _random(loss: Loss, form: Form) -> str:
+    """Return the note on a model whose forward draws random numbers; a scalar loss of it is refused."""
+    if form == "scalar":
+        raise OnecurveError(
+            f"{_name(loss)}: it returns a scalar, and the model draws random numbers in its forward, so it cannot be "
+            "tested whether that scalar is a mean over samples; return one value per sample, or "
+            "onecurve.Weighted(sum, count)"
+        )
+    return (
+        f"{_name(loss)}: the model draws random numbers in its forward, also in evaluation mode, so it was not tested "
+        "whether the loss of a sample depends on the other samples of its batch; if it does, the result depends on the "
+        "plan"
+    )
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """The facts of a loss that cannot be split: the whole micro-batch and its two parts."""
+
+    loss: Loss
+    output: Any
+    micros: list[MicroBatch]
+    whole: LossValue
+    parts: list[LossValue]
+
+    def text(self) -> str:
+        facts, fix = {"scalar": self._scalar, "per sample": self._per_sample, "weighted": self._weighted}[
+            self.whole.form
+        ]()
+        of_model = self._hugging_face()
+        if any(self.loss is known for known in TAKES_INPUTS):
+            fix = ""  # it is not the user who can change what such a loss returns
+        return " ".join(filter(None, [f"{_name(self.loss)}: {facts}", fix, self._padding(), of_model]))
+
+    def _scalar(self) -> tuple[str, str]:
+        size, first, second = (micro.samples for micro in self.micros)
+        return (
+            f"its scalar is not a mean over samples: {size} samples at once give {self.whole.mean:.6g}, the same "
+            f"samples in parts of {first} and {second} give {join(self.parts).mean:.6g}.",
+            "If it is a mean over something else (tokens without padding), return onecurve.Weighted(sum, count); if "
+            "every sample's loss depends on the others in the batch (contrastive), it cannot be split.",
+        )
+
+    def _per_sample(self) -> tuple[str, str]:
+        size, first, second = (micro.samples for micro in self.micros)
+        joined = join(self.parts).terms
+        worst = int((self.whole.terms - joined).abs().nan_to_num(float("inf")).argmax())
+        company = first if worst < first else second
+        return (
+            f"the value of a sample depends on the other samples of its batch: sample {worst} has "
+            f"{float(self.whole.terms[worst]):.6g} among {size} samples, and {float(joined[worst]):.6g} among "
+            f"{company} of them. {self._source()}".rstrip(),
+            "A batch that is split would train another objective, so it is refused. Compare each sample with its own "
+            "target only; a loss over all pairs of a batch (contrastive) cannot be split.",
+        )
+
+    def _weighted(self) -> tuple[str, str]:
+        size, first, second = (micro.samples for micro in self.micros)
+        joined = join(self.parts)
+        return (
+            f"its Weighted does not add up: {size} samples at once give sum {float(self.whole.terms):.6g} and count "
+            f"{self.whole.count:g}, the same samples in parts of {first} and {second} together give sum "
+            f"{float(joined.terms):.6g} and count {joined.count:g}.",
+            "Return the sum over the items of the batch, not their mean, with the number of items; a sum in which "
+            "samples are compared with each other (contrastive) cannot be split.",
+        )
+
+    def _source(self) -> str:
+        """Say whether it is the loss or the model that mixes samples, as far as this can be told."""
+        size, first, _ = (micro.samples for micro in self.micros)
+        micro = self.micros[0]
+        if not all(
+            leaf is None or (isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == size)
+            for leaf in pytree.tree_leaves((self.output, micro.target))
+        ):
+            return ""
+
+        def cut(begin: int, end: int) -> LossValue:
+            sliced = pytree.tree_map(
+                lambda leaf: None if leaf is None else leaf[begin:end], (self.output, micro.target)
+            )
+            return evaluate(self.loss, sliced[0], MicroBatch(None, sliced[1], end - begin), self.whole.form)
+
+        try:
+            loss_splits = difference(self.whole, join([cut(0, first), cut(first, size)])) <= self.whole.tolerance
+        except Exception:  # user code: the loss may not accept a slice of the output
+            return ""
+        if loss_splits:
+            return "The loss treats each sample by itself; it is the model's output that depends on the other samples."
+        return "The model's output for a sample does not explain it; it is the loss that mixes samples."
+
+    def _padding(self) -> str:
+        shapes = [
+            [
+                list(leaf.shape[1:])
+                for leaf in pytree.tree_leaves((micro.inputs, micro.target))
+                if isinstance(leaf, Tensor)
+            ]
+            for micro in self.micros
+        ]
+        if shapes[0] == shapes[1] == shapes[2]:
+            return ""
+        return (
+            "The shape of these micro-batches depends on the samples in them, so padding may be the cause: mask it in "
+            "the model and in the loss, or pad every sample to the same length."
+        )
+
+    def _hugging_face(self) -> str:
+        if not returns_hugging_face_loss(self.output, self.micros[0]):
+            return ""
+        auxiliary = auxiliary_fields(self.output)
+        if auxiliary:
+            choice = (
+                "accept its value per micro-batch, which depends on the plan's micro-batch size: "
+                "loss=onecurve.loss.hugging_face_local_auxiliary"
+                if auxiliary == ["aux_loss"]
+                else "return a onecurve.Weighted without it"
+            )
+            return (
+                f"The output's loss contains {' and '.join(auxiliary)}, a statistic of all tokens of the batch (load "
+                "balancing of experts) that cannot be split exactly. Leave it out (output_router_logits=False), or "
+                f"{choice}."
+            )
+        if self.loss is hugging_face:
+            return (
+                "The model's output.loss is not a mean over its labels. Compute the loss from output.logits, and "
+                "return a onecurve.Weighted."
+            )
+        return (
+            "For the loss inside a Hugging Face model use loss=onecurve.loss.hugging_face, which weights it by its "
+            "labels."
+        )
+
+
+def _name(loss: Loss) -> str:
+    return f"loss {getattr(loss, '__qualname__', type(loss).__qualname__)!r}"

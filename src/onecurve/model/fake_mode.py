@@ -1,0 +1,121 @@
+"""A FakeTensorMode whose tensors cannot get into a real run.
+
+torch lets an operation outside the mode mix fake and real tensors. The result is fake, or, if the operation writes into
+a real tensor, the write is left out without a word; a copy of the memory behind a fake tensor ends the process. A fake
+tensor gets into a real run if a constructor or a trace leaves it in an object that outlives it, such as a cache of
+masks. Inside `refuse_fake_tensors` every such use is an error that names the module.
+"""
+
+import copy
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+from onecurve.describe.errors import OnecurveError
+
+_DISPATCH_OF_A_TENSOR = inspect.unwrap(FakeTensor.__torch_dispatch__.__func__).__code__  # type: ignore[attr-defined]
+_FAKE_TENSOR_ATTRIBUTES = {"fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"}
+_FAKE_TENSOR_ATTRIBUTES |= {"nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo"}
+
+
+_real_runs = 0
+"""Number of active `refuse_fake_tensors` contexts."""
+
+
+@contextmanager
+def refuse_fake_tensors() -> Iterator[None]:
+    """While active, an operation on a fake tensor is an error, unless its mode was entered explicitly."""
+    global _real_runs
+    _real_runs += 1
+    try:
+        yield
+    finally:
+        _real_runs -= 1
+
+
+class GuardedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Obeys `refuse_fake_tensors`, and refuses every access to the memory behind its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._allow_unsafe_data_ptr_access = False
+        self._depth = 0
+
+    def __enter__(self) -> "GuardedFakeMode":
+        caller = sys._getframe(1)
+        # For an operation outside the mode torch enters it by itself, and so it does for operations within operations.
+        if _real_runs and self._depth == 0 and caller.f_code is _DISPATCH_OF_A_TENSOR:
+            raise OnecurveError(_leak_message(caller))
+        super().__enter__()
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        super().__exit__(kind, error, trace)
+
+
+def _leak_message(frame: FrameType) -> str:
+    operation = frame.f_locals.get("func", "an operation")
+    module = _running_module(frame)
+    where = f"module {module}" if module else "model"
+    return (
+        f"{where}: {operation} reads a tensor that has no memory, because the model's constructor or its trace on fake "
+        "tensors left it in an object that is not part of the module (a cache, a global variable, a closure); store it "
+        "with register_buffer, or create it in forward"
+    )
+
+
+def _running_module(frame: FrameType | None) -> str:
+    """The class of the innermost module whose forward is running, with its name in the outermost one."""
+    modules: list[nn.Module] = []
+    while frame is not None:
+        candidate = frame.f_locals.get("self")
+        if isinstance(candidate, nn.Module):
+            modules.append(candidate)
+        frame = frame.f_back
+    if not modules:
+        return ""
+    names = (name for name, module in modules[-1].named_modules() if module is modules[0])
+    name = next(names, "")
+    return f"{name!r} ({type(modules[0]).__name__})" if name else type(modules[0]).__name__
+
+
+def copy_user_attributes(source: Tensor, target: Tensor) -> None:
+    """Copy the attributes that the user set on a tensor, and not those of a FakeTensor's own."""
+    for name, value in source.__dict__.items():
+        if not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES:
+            target.__dict__[name] = value
+
+
+def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
+    """Deep-copy a fake tensor inside its mode. torch's own deep copy reads the memory behind it."""
+    if has_torch_function_unary(self):
+        return handle_torch_function(Tensor.__deepcopy__, (self,), self, memo)
+    if id(self) in memo:
+        return memo[id(self)]
+    if not self.is_leaf:
+        raise RuntimeError("only tensors that are graph leaves can be deep-copied")
+    with self.fake_mode, torch.no_grad():
+        copied: Tensor = self.clone()
+        if isinstance(self, nn.Parameter):
+            copied = nn.Parameter(copied, requires_grad=self.requires_grad)
+        else:
+            copied.requires_grad_(self.requires_grad)
+        memo[id(self)] = copied
+        copied.grad = copy.deepcopy(self.grad, memo)
+    copy_user_attributes(self, copied)
+    return copied
+
+
+FakeTensor.__deepcopy__ = _deepcopy  # type: ignore[assignment, method-assign]

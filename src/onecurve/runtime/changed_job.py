@@ -1,0 +1,80 @@
+"""Decides whether a run may continue although its job has changed. Every refusal names the fields and the fix."""
+
+from collections.abc import Collection, Mapping
+
+from onecurve.describe.change import CHANGEABLE, JobChange
+from onecurve.describe.errors import OnecurveError
+from onecurve.train.early_stopping import BestTracker
+
+_BLIND_SPOTS = {
+    "lr": " (the learning rate of an optimizer function is compared only if it can be built before training)",
+    "schedule": " (a function is compared by its name only)",
+}
+"""Changes that a fingerprint may miss, by field."""
+
+
+def changed_fields(
+    saved: Mapping[str, str],
+    now: Mapping[str, str],
+    where: str,
+    change: Collection[str] = (),
+    earlier: Collection[str] = (),
+) -> list[str]:
+    """Return the fields in which a job's fingerprint differs from the one that a checkpoint was saved with.
+
+    Refuse fields that are not in `change`, and fields in `change` that do not differ. The fields in `earlier` were
+    changed before the checkpoint was saved: the command that changed them may be repeated, for example after a crash.
+    """
+    changed = [name for name in now if saved.get(name) != now[name]]
+    if not set(changed) <= set(change):
+        details = "; ".join(f"{name} was {saved.get(name, 'not known')}, is {now[name]}" for name in changed)
+        raise OnecurveError(
+            f"{where}: it was saved by a job that differs in {', '.join(changed)} ({details}); {_fix(changed)}, give "
+            "another --out, or add --fresh to start over and remove what is there"
+        )
+    for name in change:
+        if name not in changed and name not in earlier:
+            raise OnecurveError(
+                f"{where}: --change {name}, but {name} did not change: it is {now[name]}{_BLIND_SPOTS.get(name, '')}; "
+                f"change it in the job, or leave {name} out of --change"
+            )
+    return changed
+
+
+def refuse_change_without_checkpoints(change: Collection[str], has_folder: bool, saves: bool) -> None:
+    """Raise OnecurveError if the run has no checkpoints at all, so that it cannot be continued."""
+    if change and not (has_folder and saves):
+        missing = "Job(save=…)" if has_folder else "a folder (out)"
+        raise OnecurveError(
+            f"--change {','.join(change)}: a run without {missing} has no checkpoint to continue from; add it, or "
+            "leave --change out"
+        )
+
+
+def refuse_change_without_effect(
+    changes: Collection[JobChange], best: BestTracker | None, done: int, steps: int
+) -> None:
+    """Raise OnecurveError if no step is left to do after a change. `done`: steps done, of now `steps` in total."""
+    if not changes:
+        return
+    text = "; ".join(map(str, changes))
+    if steps <= done:
+        raise OnecurveError(
+            f"--change: no step is left to do with {text}: the checkpoint has done {done} steps, and the job now has "
+            f"{steps}; increase steps or epochs in the job, and add steps to --change"
+        )
+    if best is not None and best.out_of_patience:
+        raise OnecurveError(
+            f"--change: no step is left to do with {text}: the run has stopped early, after {done} steps; increase "
+            "patience in Evaluate to continue"
+        )
+
+
+def _fix(changed: Collection[str]) -> str:
+    changeable = [name for name in changed if name in CHANGEABLE]
+    fixed = [name for name in changed if name not in CHANGEABLE]
+    flag = f"add --change {','.join(changeable)} to continue with the new values"
+    if not fixed:
+        return f"{flag}, restore the old ones"
+    restore = f"restore the old {', '.join(fixed)}, which cannot be changed"
+    return f"{restore}, and {flag} of the others" if changeable else restore

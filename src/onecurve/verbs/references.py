@@ -1,0 +1,173 @@
+"""The one-device runs that plans are compared with, trained once for all plans and stored in a folder."""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from onecurve.data.order import round_bounds
+from onecurve.data.training_data import TrainingData
+from onecurve.describe.convert import from_plain, to_plain
+from onecurve.describe.plan import Plan
+from onecurve.device.collectives import barrier
+from onecurve.device.device import Device
+from onecurve.device.world import World
+from onecurve.job.batch import MicroBatch
+from onecurve.job.job import Job
+from onecurve.job.objective import objective_of
+from onecurve.model.fake_mode import refuse_fake_tensors
+from onecurve.model.materialize import Materializer
+from onecurve.model.recorder import build_real
+from onecurve.prove.comparison import compare_module, limit_of, store_step
+from onecurve.prove.expected_differences import ExpectedDifferences
+from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
+from onecurve.prove.reference import train_on_one_device
+
+_EXACT_PERTURBATION = 1e-15
+"""Relative perturbation of the weights that shows how much a model amplifies rounding errors in float64."""
+
+
+class Variant(NamedTuple):
+    """What a reference depends on: with batch norm on the rounds, and on the shares if its statistics, or an auxiliary
+    loss, are those of one micro-batch."""
+
+    rounds: int
+    shares: tuple[tuple[int, int], ...] | None
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What a training on one device leaves besides its tensors."""
+
+    losses: tuple[float, ...]
+    differences: tuple[float, ...]
+    """The largest difference of a perturbed float64 run from the reference after each step; otherwise empty."""
+    seconds: float
+
+
+class References:
+    """Trains one-device runs and answers what they showed. All ranks call `train` together."""
+
+    def __init__(
+        self,
+        job: Job,
+        data: TrainingData,
+        device: Device,
+        world: World,
+        steps: int,
+        exact: bool,
+        has_batch_norm: bool,
+        folder: Path,
+        expected: ExpectedDifferences,
+    ) -> None:
+        """`exact`: in float64, with every tensor stored; otherwise in float32, with several perturbed loss curves."""
+        self._job, self._data, self._device, self._world = job, data, device, world
+        self._steps, self._exact, self._folder, self._expected = steps, exact, folder, expected
+        self._dtype = torch.float64 if exact else torch.float32
+        self._has_batch_norm = has_batch_norm
+
+    def variants(self, plans: Sequence[Plan]) -> list[Variant]:
+        """Return the references that these plans are compared with."""
+        return sorted({self.variant(plan) for plan in plans}, key=str)
+
+    def variant(self, plan: Plan) -> Variant:
+        """Return the reference that a plan is compared with."""
+        if not self._has_batch_norm and not self._job.has_local_loss:
+            return Variant(1, None)
+        shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
+        is_local = self._job.has_local_loss or self._job.batch_norm == "local"
+        return Variant(plan.rounds, shares if is_local else None)
+
+    def train(self, plans: Sequence[Plan]) -> None:
+        """Train what is not in the folder yet: references, then perturbed runs. The ranks share the work."""
+        variants = self.variants(plans)
+        perturbed = range(1, 2 if self._exact else 1 + PERTURBED_RUNS)
+        for runs in (range(1), perturbed):
+            for number, (variant, run) in enumerate((variant, run) for variant in variants for run in runs):
+                if number % self._world.size == self._world.rank and not self._file(variant, run).exists():
+                    self._train(variant, run)
+            barrier()
+
+    def curves(self, variant: Variant) -> list[tuple[float, ...]]:
+        """Return the losses of the reference and of the perturbed runs."""
+        return [self.run(variant, run).losses for run in range(1 + PERTURBED_RUNS)]
+
+    def limits(self, variant: Variant) -> list[float]:
+        """Return the largest difference that counts as equal after each step."""
+        return [limit_of(spread) for spread in accumulate(self.run(variant, 1).differences, max)]
+
+    def run(self, variant: Variant, run: int) -> ReferenceRun:
+        """Return what run 0, the reference, or a perturbed run showed."""
+        return from_plain(ReferenceRun, json.loads(self._file(variant, run).read_text()), "reference")
+
+    def folder(self, variant: Variant) -> Path:
+        """The folder with the tensors of a reference."""
+        shares = "-".join(str(end) for _, end in variant.shares or ())
+        return self._folder / f"rounds-{variant.rounds}-{shares}"
+
+    def _file(self, variant: Variant, run: int) -> Path:
+        return self.folder(variant) / f"run-{run}.json"
+
+    def _train(self, variant: Variant, run: int) -> None:
+        began = time.monotonic()
+        module = self._build()
+        if run:
+            perturb(module, run, _EXACT_PERTURBATION if self._exact else PERTURBATION)
+        trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        optimizer = self._job.optimizers[""](trainable)
+        lr = max(group["lr"] for group in optimizer.param_groups)
+        folder = self.folder(variant)
+        folder.mkdir(exist_ok=True)
+        losses: list[float] = []
+        differences: list[float] = []
+
+        def after_step(step: int, loss: float) -> None:
+            losses.append(loss)
+            if self._exact and run:
+                differences.append(compare_module(module, step, loss, lr, folder))
+            elif self._exact:
+                store_step(module, step, loss, folder)
+
+        with refuse_fake_tensors(), self._expected.removed():
+            train_on_one_device(
+                module,
+                optimizer,
+                lambda step: self._job.lr_factor(step, self._data.steps),
+                self._job.clip,
+                self._batches(variant),
+                self._loss,
+                after_step,
+            )
+        result = ReferenceRun(tuple(losses), tuple(differences), time.monotonic() - began)
+        self._file(variant, run).write_text(json.dumps(to_plain(result)))  # last: it says that the run is complete
+
+    def _build(self) -> nn.Module:
+        module = build_real(self._job.model, self._job.seed)
+        Materializer(None, self._device.torch_device, self._dtype).materialize(module)
+        if isinstance(self._job.loss, nn.Module):
+            self._job.loss.to(self._device.torch_device, self._dtype)
+        self._expected.disable_dropout(module)
+        return module
+
+    def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
+        size = self._job.global_batch
+        for step in range(self._steps):
+            bounds = [round_bounds(step * size, size, variant.rounds, number) for number in range(variant.rounds)]
+            yield [
+                [self._micro(begin + first, begin + last) for first, last in variant.shares or ((0, end - begin),)]
+                for begin, end in bounds
+            ]
+
+    def _micro(self, begin: int, end: int) -> MicroBatch:
+        return self._data.micro(begin, end).to(self._device.torch_device, self._dtype)
+
+    def _loss(self, module: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor | float]:
+        with self._expected.watch_draws():
+            weighted = objective_of(self._job.loss)(micro.forward(module), micro)
+        return weighted.sum, weighted.count
