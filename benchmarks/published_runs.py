@@ -31,6 +31,8 @@ from onecurve.search.simplicity import INDISTINGUISHABLE
 DATA = [Path(__file__).parent / "data" / name for name in ("published_runs.csv", "published_runs_small.csv")]
 _SAME_JOB = ("model", "layers", "hidden", "heads", "gpu", "gpus", "global_batch", "seq_len", "precision", "source")
 """Columns that are equal for rows that differ only in the plan."""
+_DIFFERENCES = (INDISTINGUISHABLE, 0.1, 0.2, float("inf"))
+"""Largest relative differences of the pairs that are counted together; within the first the simpler plan is chosen."""
 
 
 def read(files: Iterable[Path]) -> list[Run]:
@@ -91,23 +93,28 @@ def regret(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, fl
     return {"groups": len(regrets), "mean": mean, "max": max(regrets, default=0.0)}
 
 
-def near_comparisons(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, float]:
-    """Return in how many percent of the pairs the plan that is predicted to be slightly faster was faster.
+def comparisons(runs: Sequence[Run], predict: Callable[[Run], float]) -> dict[str, dict[str, float]]:
+    """Return how often the predicted order of two plans is right, by how much their predictions differ at most.
 
-    A pair differs only in the plan, and in the predicted time by at most the margin within which the search prefers the
-    simpler plan. `slower` is how much longer the other plan took, in percent, on average.
+    `pairs` differ only in the plan. `right`: pairs, in percent, of which the plan predicted to be faster was faster.
+    `slower`: how much longer the other plan took, in percent, on average.
     """
-    extra = []
+    extra: dict[float, list[float]] = {limit: [] for limit in _DIFFERENCES}
     for group in _same_jobs(runs):
         for pair in combinations(group, 2):
             first, second = sorted(pair, key=predict)
-            near = predict(second) <= predict(first) * (1 + INDISTINGUISHABLE)
-            if near and str(first.plan()) != str(second.plan()):
-                extra.append(second.measured / first.measured - 1)
+            if str(first.plan()) != str(second.plan()):
+                difference = predict(second) / predict(first) - 1
+                limit = next(limit for limit in _DIFFERENCES if difference <= limit)
+                extra[limit].append(second.measured / first.measured - 1)
     return {
-        "pairs": len(extra),
-        "right": 100 * statistics.fmean(each > 0 for each in extra) if extra else 0.0,
-        "slower": 100 * statistics.fmean(extra) if extra else 0.0,
+        str(limit): {
+            "pairs": len(longer),
+            "right": 100 * statistics.fmean(each > 0 for each in longer),
+            "slower": 100 * statistics.fmean(longer),
+        }
+        for limit, longer in extra.items()
+        if longer
     }
 
 
@@ -141,7 +148,7 @@ def judge(runs: Sequence[Run], constants: Constants | None = None) -> dict[str, 
         "chosen_on": errors([run for run in dense if is_fitting_row(run)], cached_time),
         "not_seen": errors([run for run in dense if not is_fitting_row(run)], cached_time),
         "regret": regret(dense, cached_time),
-        "near_comparisons": near_comparisons(dense, cached_time),
+        "comparisons": comparisons(dense, cached_time),
         "without_framework_factors": errors(dense, lambda run: predicted(run, constants, factors=False)),
         "memory": memory(runs),
         "skipped": skipped,
@@ -167,12 +174,9 @@ def main() -> None:
     print(f"memory: n {result['memory']['n']}, error {result['memory']['mape']:.1f} %")
     print(f"regret over {result['regret']['groups']} groups: mean {result['regret']['mean']:.1f} %, ", end="")
     print(f"max {result['regret']['max']:.1f} %")
-    near = result["near_comparisons"]
-    print(
-        f"plans predicted within {INDISTINGUISHABLE:.0%} of each other: {near['pairs']} pairs, the faster one was ",
-        end="",
-    )
-    print(f"faster in {near['right']:.0f} %; the slower one took {near['slower']:.1f} % longer on average")
+    for limit, pairs in result["comparisons"].items():
+        print(f"plans whose predictions differ by up to {float(limit):.0%}: {pairs['pairs']} pairs, ", end="")
+        print(f"order right in {pairs['right']:.0f} %, the slower took {pairs['slower']:.1f} % longer on average")
 
 
 def _line(errors: dict[str, float]) -> str:

@@ -51,10 +51,12 @@ class ResumeMatrix:
         self.plans = [resolved.plan for resolved in self.resolved]
         self.world.join(self.device)
         self.folder = Path(all_gather_text(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
+        references = self.folder / "reference"
+        references.mkdir(exist_ok=True)
         self.checker = PlanChecker(
-            self.job, self.data, self.device, self.world, STEPS, "fp64", self.folder / "reference"
+            self.job, self.data, self.device, self.world, STEPS, "fp64", references, completer.changed_buffers
         )
-        self.checker._folder.mkdir(exist_ok=True)
+        self.data = self.checker._data
         self.checker.train_references(self.plans)
         self.meshes = [make_mesh(plan.mesh, self.world.rank, "cpu") for plan in self.plans]
         sizes = sorted({plan.mesh.size for plan in self.plans})
@@ -69,7 +71,7 @@ class ResumeMatrix:
         plan, mesh = self.plans[number], self.meshes[number]
         if not mesh.member:
             return ""
-        with self.checker._without_expected_differences():
+        with self.checker._expected.removed():
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             for batch in self.batches(plan, 0):
@@ -91,7 +93,7 @@ class ResumeMatrix:
         if not mesh.member:
             return None
         step_differences = []
-        with self.checker._without_expected_differences():
+        with self.checker._expected.removed():
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             store = self.store(source)
@@ -101,12 +103,15 @@ class ResumeMatrix:
             )
             assembly.part.drop_gathered()
             lr = max(assembly.trainer.update.base_rates)
+            references = self.checker.references
+            variant = references.variant(plan)
+            folder, limits = references.folder(variant), references.limits(variant)
             for batch in self.batches(plan, checkpoint.root.point.step):
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
-                folder = self.checker._reference_folder(self.checker._variant(plan))
+                done = batch.step - 1
                 differences = compare_step(
-                    assembly.part.state, assembly.part.trainable, batch.step - 1, loss, lr, folder
+                    assembly.part.state, assembly.part.trainable, done, loss, lr, folder, limits[done]
                 )
                 step_differences.append(first_or_worst(differences))
         worst = first_or_worst(step_differences)

@@ -106,6 +106,7 @@ ZOO: tuple[ZooModel, ...] = (
     ZooModel("diffusers_dit", "diffusers_dit.py"),
     ZooModel("vae", "vae.py"),
     ZooModel("vq", "vq.py"),
+    ZooModel("vq average", "vq.py", ("buffers=average",)),
     ZooModel("vit_mae", "vit_mae.py"),
     ZooModel("discriminator", "discriminator.py"),
     # Multilayer perceptrons, recurrent, tabular, recommender and graph models
@@ -139,6 +140,7 @@ ZOO: tuple[ZooModel, ...] = (
     ZooModel("parametrized old_spectral", "parametrized.py", ("kind=old_spectral",)),
     ZooModel("complex_params", "complex_params.py"),
     ZooModel("ema_buffer", "ema_buffer.py"),
+    ZooModel("ema_buffer average", "ema_buffer.py", ("buffers=average",)),
     ZooModel("frozen", "frozen.py"),
     ZooModel("frozen half", "frozen.py", ("frozen=2",)),
     ZooModel("sometimes", "sometimes.py"),

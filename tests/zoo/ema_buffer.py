@@ -31,5 +31,5 @@ class Classifier(nn.Module):
         return self.head(x)
 
 
-def job():
-    return training_job(Classifier, vectors, classification)
+def job(buffers: str | None = None):
+    return training_job(Classifier, vectors, classification, buffers=buffers)

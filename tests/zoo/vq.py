@@ -48,5 +48,5 @@ def sample(_index):
     return sequence, sequence
 
 
-def job():
-    return training_job(Autoencoder, sample, restoration)
+def job(buffers: str | None = None):
+    return training_job(Autoencoder, sample, restoration, buffers=buffers)

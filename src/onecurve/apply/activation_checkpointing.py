@@ -2,10 +2,10 @@
 
 `full` saves only a block's input. `selective` also saves the outputs of the expensive operations: matrix products,
 convolutions and attention. The recomputation leaves buffers unchanged, so batch norm updates its running statistics
-once per forward.
+once per forward. Buffers that forward reads and changes have, during the recomputation, the values of the first run.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -40,13 +40,20 @@ ContextPair = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 """The context of the original forward and the context of its recomputation."""
 
 
-def checkpoint_blocks(module: nn.Module, blocks: Sequence[str], mode: Recompute) -> None:
-    """Make the blocks recompute their activations, in place. Call this before they are compiled or sharded."""
+def checkpoint_blocks(
+    module: nn.Module, blocks: Sequence[str], mode: Recompute, changed_buffers: Sequence[str] = ()
+) -> None:
+    """Make the blocks recompute their activations, in place. Call this before they are compiled or sharded.
+
+    `changed_buffers`: names, within the model, of buffers that forward changes, besides batch norm's.
+    """
     if mode == "none":
         return
     for name in blocks:
         block = module.get_submodule(name)
-        contexts = partial(_checkpoint_contexts, block, mode)
+        prefix = f"{name}." if name else ""
+        changed = [buffer.removeprefix(prefix) for buffer in changed_buffers if buffer.startswith(prefix)]
+        contexts = partial(_checkpoint_contexts, block, mode, changed)
         block.forward = partial(_checkpointed, block.forward, contexts)
 
 
@@ -77,13 +84,17 @@ def _checkpointed(
     return checkpoint(run, *leaves, use_reentrant=False, context_fn=contexts)
 
 
-def _checkpoint_contexts(block: nn.Module, mode: Recompute) -> ContextPair:
+def _checkpoint_contexts(block: nn.Module, mode: Recompute, changed: Sequence[str]) -> ContextPair:
     forward_context: AbstractContextManager[Any] = nullcontext()
     recompute_context: AbstractContextManager[Any] = nullcontext()
     if mode == "selective":
         forward_context, recompute_context = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
-    # Buffers are restored in the outer context, so that the selective policy does not see their copies.
-    return forward_context, _nested(_restored_buffers(block), recompute_context)
+    before: dict[str, Tensor] = {}  # values of the changed buffers when the forward began
+    # Buffers are copied in the outer context, so that the selective policy does not see their copies.
+    return (
+        _nested(_remembered_buffers(block, changed, before), forward_context),
+        _nested(_restored_buffers(block, before), recompute_context),
+    )
 
 
 def _policy(_: Any, function: Callable[..., Any], *__: Any, **___: Any) -> CheckpointPolicy:
@@ -91,14 +102,29 @@ def _policy(_: Any, function: Callable[..., Any], *__: Any, **___: Any) -> Check
 
 
 @contextmanager
-def _restored_buffers(block: nn.Module) -> Iterator[None]:
-    before = [(buffer, buffer.clone()) for buffer in block.buffers()]
+def _remembered_buffers(block: nn.Module, names: Sequence[str], values: dict[str, Tensor]) -> Iterator[None]:
+    """Put copies of the named buffers into `values`."""
+    values.update({name: block.get_buffer(name).clone() for name in names})
+    yield
+
+
+@contextmanager
+def _restored_buffers(block: nn.Module, during: Mapping[str, Tensor]) -> Iterator[None]:
+    """Set buffers to the values in `during`; on exit, undo this and every other change of buffers."""
+    now = [
+        (submodule, name, buffer, buffer.clone())
+        for submodule in block.modules()
+        for name, buffer in submodule.named_buffers(recurse=False)
+    ]
+    for buffer_name, value in during.items():
+        block.get_buffer(buffer_name).data.copy_(value)
     try:
         yield
     finally:
-        for buffer, value in before:
+        for submodule, name, buffer, value in now:
             # Through .data: autograd saves running statistics that it never uses, and would report the change.
             buffer.data.copy_(value)
+            submodule._buffers[name] = buffer  # forward may have registered another tensor
 
 
 @contextmanager

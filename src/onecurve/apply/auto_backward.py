@@ -6,16 +6,18 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from onecurve.apply import sync_batch_norm
 from onecurve.apply.base_part import BasePart
 from onecurve.apply.gradient_reducer import GradientReducer, unsharded
 from onecurve.apply.mixed_precision import shard_policy
 from onecurve.apply.process_mesh import ProcessMesh
+from onecurve.apply.running_buffers import RunningBuffers, UntracedBuffers, average, buffer_of
 from onecurve.apply.shard import shard
 from onecurve.apply.tensor import TensorAxis
-from onecurve.describe.plan import Plan, Sharding
+from onecurve.describe.changed_buffers import refuse_untraced_differences
+from onecurve.describe.plan import Sharding
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
-from onecurve.job.job import BatchNorm
+from onecurve.job.job import BatchNorm, Buffers
 from onecurve.model.deferred import DeferredModel
 
 
@@ -23,9 +25,20 @@ class AutoBackwardPart(BasePart):
     """A part split along `tensor` first and then sharded with fully_shard."""
 
     def __init__(
-        self, deferred: DeferredModel, plan: Plan, mesh: ProcessMesh, device: Device, batch_norm: BatchNorm
+        self,
+        deferred: DeferredModel,
+        resolved: ResolvedPlan,
+        mesh: ProcessMesh,
+        device: Device,
+        batch_norm: BatchNorm,
+        buffers: Buffers | None,
     ) -> None:
+        plan = resolved.plan
         super().__init__(deferred, plan, mesh, device, batch_norm)
+        self._changed_buffers, self._averaged_buffers = resolved.changed_buffers.names, resolved.averaged_buffers
+        self._averages_buffers = buffers == "average"
+        self._untraced_buffers: UntracedBuffers | None = None
+        self._has_verified_buffers = False
         self._tensor_axis = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
         self._fsdp_root: FSDPModule | None = None
 
@@ -50,7 +63,7 @@ class AutoBackwardPart(BasePart):
         self._collect_local_tensors()
         left_over = unsharded(self.trainable) if self._fsdp_root else []
         self._unsharded_reducer = GradientReducer(left_over, self._mesh.data_group)
-        self._batch_norm_statistics = sync_batch_norm.BatchNormStatistics(self.module)
+        self._running_buffers = RunningBuffers(self.module, self._changed_buffers)
 
     def _take_gradients(self) -> None:
         for local_tensor in self.trainable:
@@ -62,8 +75,25 @@ class AutoBackwardPart(BasePart):
         if self._fsdp_root is not None:
             self._fsdp_root.reshard()  # the root of a pipeline part lies outside self.module
 
-    def restore_batch_norm(self, where: Tensor | bool) -> None:
-        self._batch_norm_statistics.restore(where)
+    def restore_buffers(self, where: Tensor | bool) -> None:
+        self._running_buffers.restore(where)
+
+    def _begin_step(self) -> None:
+        self._set_mode(training=True)
+        self._running_buffers.save()
+        if not self._has_verified_buffers:
+            self._untraced_buffers = UntracedBuffers(self.module, self._changed_buffers)
+
+    def _average_buffers(self) -> None:
+        """Average the buffers that depend on the data over the data-parallel ranks, at the end of a round."""
+        average([buffer_of(self.module, name) for name in self._averaged_buffers], self._mesh.data_group)
+
+    def _verify_buffers(self) -> None:
+        """At the end of the first step, refuse buffers that differ between ranks though the trace did not show it."""
+        if self._untraced_buffers is not None:
+            differing = self._untraced_buffers.differing(self._mesh.data_group, self.device.torch_device)
+            refuse_untraced_differences(differing, self._averages_buffers)
+            self._untraced_buffers, self._has_verified_buffers = None, True
 
     def _tensor_parallel_context(self) -> AbstractContextManager[None]:
         return nullcontext() if self._tensor_axis is None else self._tensor_axis.active()

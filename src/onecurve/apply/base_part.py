@@ -51,9 +51,12 @@ class BasePart:
         memory_format = self._memory_format if mesh.shard_mesh is None else torch.contiguous_format
         self._materializer = Materializer(deferred.recorder, device.torch_device, self._master_dtype, memory_format)
 
-    def _transform_blocks(self, blocks: Sequence[str]) -> None:
-        """Apply activation checkpointing and torch.compile to the blocks. Call this before DDP or fully_shard."""
-        checkpoint_blocks(self.module, blocks, self._plan.recompute)
+    def _transform_blocks(self, blocks: Sequence[str], changed_buffers: Sequence[str] = ()) -> None:
+        """Apply activation checkpointing and torch.compile to the blocks. Call this before DDP or fully_shard.
+
+        `changed_buffers`: buffers that forward changes, besides batch norm's.
+        """
+        checkpoint_blocks(self.module, blocks, self._plan.recompute, changed_buffers)
         if self._plan.compile:
             for block in map(self.module.get_submodule, blocks):
                 block.compile()

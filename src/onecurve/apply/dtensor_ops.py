@@ -11,7 +11,8 @@
 - Indexed writes (index_add, index_put, scatter_add), which run on full tensors.
 - Reading a value (Tensor.item), which must be that of the full tensor.
 - Views of a tensor that a redistribution left with other strides than DTensor remembers.
-- Convolution: torch's handler shards images along their width; here convolutions run on replicated tensors.
+- Convolution and group norm, which run on full tensors: torch's handler shards images along their width, and the group
+  norm kernel needs contiguous tensors, whatever DTensor remembers about their strides.
 """
 
 from collections.abc import Callable, Sequence
@@ -215,9 +216,10 @@ def _local_targets(output: DTensor, target: Tensor, ignore_index: int) -> tuple[
     return is_local, local_class.clamp(0, classes - 1), target != ignore_index
 
 
-def _convolution(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
+def _on_full_tensors(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
     template = next(argument for argument in arguments if isinstance(argument, DTensor))
-    result = operation(*map(_replicated, arguments), **kwargs)
+    full = [value.contiguous() if isinstance(value, Tensor) else value for value in map(_replicated, arguments)]
+    result = operation(*full, **kwargs)
     return pytree.tree_map_only(Tensor, lambda tensor: _like(template, tensor, Replicate(), tensor.shape), result)
 
 
@@ -235,11 +237,6 @@ def _view(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -
         if contiguous is arguments[0]:
             raise
         return _default(operation, (contiguous, *arguments[1:]), kwargs)
-
-
-def _contiguous(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """Kernels that need contiguous tensors: DTensor may remember that a tensor is, although its local part is not."""
-    return _default(operation, tuple(map(_with_contiguous_local, arguments)), kwargs)
 
 
 def _with_contiguous_local(value: Any) -> Any:
@@ -308,12 +305,12 @@ _HANDLERS: dict[OpOverload, Handler] = {
     _aten.split.Tensor: _split,
     _aten.split_with_sizes.default: _split,
     _aten.cat.default: _cat,
-    _aten.convolution.default: _convolution,
-    _aten.convolution_backward.default: _convolution,
+    _aten.convolution.default: _on_full_tensors,
+    _aten.convolution_backward.default: _on_full_tensors,
     **dict.fromkeys(_IN_PLACE, _in_place),
     _aten.view.default: _view,
-    _aten.native_group_norm.default: _contiguous,
-    _aten.native_group_norm_backward.default: _contiguous,
+    _aten.native_group_norm.default: _on_full_tensors,
+    _aten.native_group_norm_backward.default: _on_full_tensors,
     _aten._local_scalar_dense.default: _read_value,
     _aten._log_softmax.default: _log_softmax,
     _aten._log_softmax_backward_data.default: _log_softmax_backward,

@@ -73,7 +73,6 @@ class PartialForward:
         self._outputs = ModuleOutputs({}, None)
         self._call_counts: Counter[str] = Counter()
         self._values: dict[BlockOutput, Tensor] = {}
-        self._versions: dict[BlockOutput, int] = {}
         block_numbers = {name: number for number, name in enumerate(dataflow.blocks)}
         self._placeholders = {
             name: AbsentModule(model.get_submodule(name), self._placeholder_output(name, block_numbers.get(name)))
@@ -126,14 +125,12 @@ class PartialForward:
         self._span, self._outputs = span, self._shapes.of(micro, self._model.training)
         self._call_counts.clear()
         self._values = dict(zip(self._dataflow.tensors_crossing(span.begin), received, strict=True))
-        self._versions.clear()
         before = dict(self._values)
         last = span.end == len(self._dataflow.blocks)
         try:
             with self._only_stage(span):
                 output = micro.forward(self._model)
         except _ForwardEndedError:
-            self._refuse_in_place_changes(span)
             crossing = ((source, self._values[source]) for source in self._dataflow.tensors_crossing(span.end))
             # A tensor that is passed on unchanged is cloned: the stage's output must not be its own input, a leaf.
             return [value.clone() if before.get(source) is value else value for source, value in crossing]
@@ -142,17 +139,18 @@ class PartialForward:
         if not last:
             next_block = self._dataflow.blocks[span.end]
             raise OnecurveError(f"model: forward returned without calling block {next_block!r}")
+        self._refuse_incomplete(output)
         return output
 
-    def _refuse_in_place_changes(self, span: StageSpan) -> None:
-        """Raise if the model changed a block's output after the block returned it: the next stage would do so again."""
-        for source in self._dataflow.tensors_crossing(span.end):
-            if source in self._versions and self._values[source]._version != self._versions[source]:
-                name = self._dataflow.blocks[source.block]
-                raise OnecurveError(
-                    f"model: forward changes the output of block {name!r} in place, which a pipeline does not support; "
-                    "make a new tensor instead (x = x + y instead of x += y)"
-                )
+    def _refuse_incomplete(self, output: Any) -> None:
+        """Raise if the last stage returns another structure than the full model."""
+        returned, expected = pytree.tree_flatten(output), pytree.tree_flatten(self._outputs.output)
+        if returned[1] != expected[1]:
+            raise OnecurveError(
+                f"model: its output has {len(expected[0])} values, but {len(returned[0])} on the last pipeline stage, "
+                "because it collects outputs of modules that other stages hold (hidden states, router logits); do not "
+                "return them, or use another axis"
+            )
 
     def boundary_shapes(self, end: int, micro: MicroBatch) -> list[Tensor]:
         """Fake tensors with the shapes and dtypes of the tensors that cross the boundary before block `end`."""
@@ -214,11 +212,19 @@ class PartialForward:
             return leaf
         return torch.zeros(leaf.shape, dtype=leaf.dtype, device=self._device)
 
-    def _capture_hook(self, number: int) -> Callable[..., None]:
-        def capture(_: nn.Module, __: Any, output: Any) -> None:
-            for index, tensor in enumerate(_tensor_leaves(output)):
-                self._values[BlockOutput(number, index)] = tensor
-                self._versions[BlockOutput(number, index)] = tensor._version
+    def _capture_hook(self, number: int) -> Callable[..., Any]:
+        def capture(_: nn.Module, __: Any, output: Any) -> Any:
+            """Capture the block's outputs. The model goes on with copies of those that will be sent, because it may
+            change them in place (an activation after a convolution), and the next stage would do so again."""
+            leaves, structure = pytree.tree_flatten(output)
+            sent = set(self._dataflow.tensors_crossing(self._span.end))
+            tensors = [position for position, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+            for index, position in enumerate(tensors):
+                source = BlockOutput(number, index)
+                self._values[source] = leaves[position]
+                if source in sent:
+                    leaves[position] = leaves[position].clone()
+            return pytree.tree_unflatten(leaves, structure)
 
         return capture
 

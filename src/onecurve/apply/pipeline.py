@@ -24,15 +24,14 @@ from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.shape_inference import ShapeInference
 from onecurve.apply.stage_ownership import StageOwnership
 from onecurve.apply.tensor import full_tensor
-from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.seed import mix
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, absent_tensor
 from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch, Objective
-from onecurve.job.job import BatchNorm
+from onecurve.job.job import BatchNorm, Buffers
 from onecurve.model.deferred import DeferredModel, TraceableModule
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -43,15 +42,17 @@ class PipelinePart(AutoBackwardPart):
     def __init__(
         self,
         deferred: DeferredModel,
-        plan: Plan,
+        resolved: ResolvedPlan,
         mesh: ProcessMesh,
         device: Device,
-        dataflow: Dataflow,
         traceable: TraceableModule,
         batch_norm: BatchNorm,
+        buffers: Buffers | None,
     ) -> None:
         """`traceable`: a copy of the deferred model, used only to infer shapes. This part changes it."""
-        super().__init__(deferred, plan, mesh, device, batch_norm)
+        super().__init__(deferred, resolved, mesh, device, batch_norm, buffers)
+        plan, dataflow = resolved.plan, resolved.dataflow
+        assert dataflow is not None
         self._ownership = StageOwnership(self.module, dataflow, plan.stages, plan.mesh.pipeline)
         stages = range(mesh.pipeline_rank, plan.stage_count, plan.mesh.pipeline)
         self._stage_spans = {stage: self._ownership.spans[stage] for stage in stages}
@@ -68,7 +69,7 @@ class PipelinePart(AutoBackwardPart):
         )
         # The order matters: first what replaces a block's forward, then the engines that register hooks.
         local_names = self._partial_forward.local_names
-        self._transform_blocks([name for name in local_names if name in dataflow.blocks])
+        self._transform_blocks([name for name in local_names if name in dataflow.blocks], self._changed_buffers)
         self._root = _Root(self.module)
         shardable = _without_shared_parameters(self.module, local_names)
         shard_units = [name for name in shardable if name not in dataflow.units_used_without_call]
@@ -86,8 +87,7 @@ class PipelinePart(AutoBackwardPart):
     def run_rounds(
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
-        self._set_mode(training=True)
-        self._batch_norm_statistics.save()
+        self._begin_step()
         self._wait_for_sends()
         self._rounds, self._seeds = [self.place(micro) for micro in rounds], seeds
         self._objective, self._scale = objective, scale
@@ -109,6 +109,7 @@ class PipelinePart(AutoBackwardPart):
         self._take_gradients()
         for reduce_shared in self._shared_reducers:
             reduce_shared()
+        self._verify_buffers()
         return self._totals if self.reports_metrics else torch.zeros_like(self._totals)
 
     @refuse_fake_tensors()

@@ -19,12 +19,12 @@ from onecurve.apply.mixed_precision import compressed_dtype
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.replicate import UnusedParameterTrial, leaves_parameters_unused, replicate
 from onecurve.apply.tensor import full_tensor
-from onecurve.describe.plan import Plan
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
 from onecurve.device.precision import autocast
 from onecurve.device.prefetch import Prefetcher
 from onecurve.job.batch import MicroBatch, Objective
-from onecurve.job.job import BatchNorm
+from onecurve.job.job import BatchNorm, Buffers
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -35,22 +35,22 @@ class SingleStagePart(AutoBackwardPart):
     def __init__(
         self,
         deferred: DeferredModel,
-        plan: Plan,
+        resolved: ResolvedPlan,
         mesh: ProcessMesh,
         device: Device,
-        blocks: Sequence[str],
         batch_norm: BatchNorm,
+        buffers: Buffers | None,
         trial: UnusedParameterTrial,
     ) -> None:
         # The order matters: first what replaces a block's forward, then the engines that register hooks.
-        super().__init__(deferred, plan, mesh, device, batch_norm)
-        self._transform_blocks(blocks or [""])
-        self._materialize_and_shard(self.module, blocks)
+        super().__init__(deferred, resolved, mesh, device, batch_norm, buffers)
+        self._transform_blocks(resolved.blocks or [""], self._changed_buffers)
+        self._materialize_and_shard(self.module, resolved.blocks)
         self._ddp: DistributedDataParallel | None = None
         self._loss_multiplier = 1.0
         if self._tensor_axis is None and self._fsdp_root is None and self.group is not None:
             find_unused = leaves_parameters_unused(self.module, trial, self._master_dtype, self.group)
-            self._ddp = replicate(self.module, self.group, find_unused, compressed_dtype(plan))
+            self._ddp = replicate(self.module, self.group, find_unused, compressed_dtype(resolved.plan))
             self._loss_multiplier = float(mesh.mesh.data)
         self._finish_construction()
         self._prefetcher = Prefetcher(device)
@@ -59,8 +59,7 @@ class SingleStagePart(AutoBackwardPart):
     def run_rounds(
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
-        self._set_mode(training=True)
-        self._batch_norm_statistics.save()
+        self._begin_step()
         totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         placed = self._prefetcher.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
         for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):
@@ -70,8 +69,10 @@ class SingleStagePart(AutoBackwardPart):
                     weighted = objective(micro.forward(self._ddp or self.module), micro)
                 loss, count = full_tensor(weighted.sum), full_tensor(torch.as_tensor(weighted.count))
                 (loss * (scale * self._loss_multiplier)).backward()
+            self._average_buffers()
             totals += torch.stack([loss.detach().double(), count.to(totals)])
         self._take_gradients()
+        self._verify_buffers()
         return totals if self.reports_metrics else torch.zeros_like(totals)
 
     @refuse_fake_tensors()

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from onecurve.apply.running_buffers import average
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
 
@@ -33,38 +34,10 @@ def synchronize(module: nn.Module, group: Group, tensor_parallel: bool = False) 
             submodule.group = group  # type: ignore[assignment]
 
 
-class BatchNormStatistics:
-    """A copy of the running statistics of a module's batch norms, to undo the changes of a skipped step."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._norms = [submodule for submodule in module.modules() if isinstance(submodule, _NormBase)]
-        self._saved: list[tuple[Tensor, Tensor]] = []
-
-    def save(self) -> None:
-        """Copy the current statistics."""
-        buffers = [buffer for norm in self._norms for buffer in norm.buffers(recurse=False)]
-        self._saved = [(buffer, buffer.clone()) for buffer in buffers]
-
-    def restore(self, where: Tensor | bool) -> None:
-        """Write the saved statistics back if `where` is true. A tensor is evaluated on the device, without waiting."""
-        for buffer, before in self._saved:
-            if isinstance(where, Tensor):
-                buffer.copy_(torch.where(where, before, buffer))
-            elif where:
-                buffer.copy_(before)
-
-
-@torch.no_grad()
 def average_statistics(module: nn.Module, group: Group) -> None:
     """Set running means and variances to their averages over the group."""
     norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and norm.running_mean is not None]
-    if group is None or not norms:
-        return
-    buffers = [buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None]
-    flat = torch.cat([buffer.double() for buffer in buffers])
-    all_reduce_sum(group, flat).div_(group.size())
-    for buffer, average in zip(buffers, torch.split(flat, [buffer.numel() for buffer in buffers]), strict=True):
-        buffer.copy_(average)
+    average([buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None], group)
 
 
 class _SynchronizedForward:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh
+from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Precision
 from onecurve.describe.profile import Profile
 
@@ -72,8 +74,13 @@ class JobCosts:
     """Tensor-parallel layouts of the parameters: name pattern → layout in text form."""
     read_seconds_per_sample: float = 0.0
     """Seconds to read one sample; 0 if unknown."""
-    single_round: bool = False
-    """True if results depend on the number of rounds per step, as batch norm's do; every step then has one round."""
+    has_batch_norm: bool = False
+    syncs_batch_norm: bool = False
+    """True if batch norm takes its statistics over all data-parallel ranks."""
+    changed_buffers: ChangedBuffers = field(default_factory=ChangedBuffers)
+    """The buffers that forward changes, besides batch norm's."""
+    averages_buffers: bool = False
+    """True if the job averages those that depend on the data over the data-parallel ranks."""
     needs_full_parameters: bool = False
     """True if the optimizer may need unsharded parameters; `shard` and `tensor` are then excluded."""
     timings: tuple[Timing, ...] = ()
@@ -81,3 +88,12 @@ class JobCosts:
     """The tokens of a sample, or None if the samples are not known to be sequences of tokens."""
     refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Axes along which the model cannot be split, each with the reason."""
+
+    @property
+    def single_round(self) -> bool:
+        """True if results depend on the number of rounds per step; every step then has one round."""
+        return self.has_batch_norm or bool(self.changed_buffers.names)
+
+    def refusal_of(self, mesh: Mesh) -> str:
+        """Say why the buffers that forward changes do not allow a mesh; empty if they do."""
+        return refusal_of_mesh(self.changed_buffers, mesh, self.averages_buffers, self.syncs_batch_norm)

@@ -1,7 +1,8 @@
 """A plan together with what its execution needs to know about the model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.plan import Plan
 
@@ -16,3 +17,10 @@ class ResolvedPlan:
     """Names of the model's blocks; empty if the plan does not wrap blocks."""
     dataflow: Dataflow | None = None
     """Tensors that flow between the blocks; None without a pipeline axis."""
+    changed_buffers: ChangedBuffers = field(default_factory=ChangedBuffers)
+    """The buffers that forward changes."""
+
+    @property
+    def averaged_buffers(self) -> tuple[str, ...]:
+        """The buffers that are averaged over the data-parallel ranks after each round."""
+        return self.changed_buffers.data_dependent if self.plan.mesh.data > 1 else ()

@@ -22,6 +22,7 @@ Loss = Callable[[Any, Any], Tensor | Weighted]
 AnyMetric = Metric | Callable[[Any, Any], Weighted | Tensor]
 """A `Metric`, or a function (model output, target) → one value per sample or a `Weighted` sum."""
 BatchNorm = Literal["sync", "local"]
+Buffers = Literal["average"]
 
 
 class Dataset(Protocol):
@@ -109,6 +110,9 @@ class Job:
             None, no clipping.
         batch_norm: `"sync"` computes batch-norm statistics over all data-parallel ranks of a round, `"local"` over the
             samples of each rank alone. Default: `"sync"`.
+        buffers: `"average"` averages, after each round, the buffers that forward changes depending on the samples
+            (moving averages, codebooks) over the data-parallel ranks, each rank counting the same. Default: None, which
+            refuses plans with several data-parallel ranks for such a model. Batch norm has its own setting.
         weights: Path of a safetensors file or a Hugging Face folder with the initial weights. Default: None, the values
             that the model's constructor sets.
         save: When to save checkpoints and how many to keep, as a `onecurve.Save`. None saves no checkpoints, only the
@@ -140,6 +144,7 @@ class Job:
     collate: Callable[[list[Any]], Any] | None = None
     clip: float | None = None
     batch_norm: BatchNorm = "sync"
+    buffers: Buffers | None = None
     weights: str | Path | None = None
     save: Save | None = field(default_factory=Save)
     seed: int = 0
@@ -198,6 +203,8 @@ class Job:
     def _check_options(self) -> None:
         if self.batch_norm not in ("sync", "local"):
             raise OnecurveError(f"Job: batch_norm must be 'sync' or 'local', got {self.batch_norm!r}")
+        if self.buffers not in ("average", None):
+            raise OnecurveError(f"Job: buffers must be 'average' or None, got {self.buffers!r}")
         if self.weights is not None and not isinstance(self.weights, str | Path):
             raise OnecurveError(f"Job: weights must be the path of a file or folder, got {type(self.weights).__name__}")
         if self.save is not None and not isinstance(self.save, Save):

@@ -1,5 +1,6 @@
 """Tests that a loss can be split: that the micro-batches of a batch together have the loss of the whole batch."""
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -115,8 +116,10 @@ def _evaluate_first(loss: Loss, output: Any, first: MicroBatch) -> LossValue:
     try:
         return evaluate(loss, output, first)
     except UserCodeError as error:
-        raise UserCodeError(
-            f"{error}. This is the output in evaluation mode (model.eval()), in which a loss is tested before "
+        frame = traceback.extract_tb(error.__cause__.__traceback__ if error.__cause__ else None)[-1:]
+        where = "".join(f" at {file.filename}:{file.lineno}" for file in frame)
+        raise OnecurveError(
+            f"{error}{where}. This is the output in evaluation mode (model.eval()), in which a loss is tested before "
             "training. If forward returns something else in training mode (a dict of losses, auxiliary outputs), let "
             "it return the same in both modes, or let the loss accept both"
         ) from error.__cause__

@@ -13,6 +13,8 @@ from onecurve.measure.module_calls import EmptyLike
 from onecurve.measure.refusal import explain_trace_failure
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict)
+_MANY_BLOCKS = 8
+"""A module with this many blocks is not a block itself."""
 
 
 def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
@@ -20,7 +22,8 @@ def find_blocks(module: nn.Module, called: Set[str] | None = None) -> list[str]:
 
     Modules without children (a Linear among Linears) or without parameters are not blocks. A module that shares a
     parameter with the rest of the model cannot be wrapped on its own, so the blocks inside it are taken instead: an
-    encoder and a decoder that share their embedding. If `called` (the names of the modules that a forward calls) is
+    encoder and a decoder that share their embedding. The same holds for a module with many blocks of its own, such as a
+    stage of a UNet with ten transformer layers. If `called` (the names of the modules that a forward calls) is
     given, a module that the model uses without calling it is no block either.
     """
     sharing: set[str] = set()
@@ -116,10 +119,10 @@ def _collect_blocks(
     }
     classes = Counter(type(child) for child in candidates.values())
     for name, child in children.items():
-        if name in candidates and classes[type(child)] > 1 and prefix + name not in sharing:
-            blocks.append(prefix + name)
-        else:
-            _collect_blocks(child, f"{prefix}{name}.", blocks, called, sharing)
+        inside: list[str] = []
+        _collect_blocks(child, f"{prefix}{name}.", inside, called, sharing)
+        is_block = name in candidates and classes[type(child)] > 1 and prefix + name not in sharing
+        blocks += [prefix + name] if is_block and len(inside) < _MANY_BLOCKS else inside
 
 
 def _can_be_block(module: nn.Module) -> bool:

@@ -41,6 +41,8 @@ _MAX_PARTS = 4
 """Most matrices that are assumed to be fused into one (q, k and v are 3)."""
 _MAX_FLOPS_OVER_FORWARD = 4
 """Upper bound of the FLOPs of forward and backward together, as a multiple of those of forward."""
+_MIN_GROUP_FRACTION = 0.05
+"""Matrices with fewer parameters than this fraction of the block's largest group are not worth sharding."""
 _MIN_TABLE_FRACTION = 0.25
 """Tables (embeddings, heads) with fewer parameters than this fraction of the largest block are not worth sharding."""
 
@@ -88,7 +90,7 @@ class LayoutSearch:
     def block_layouts(self, block: ModuleCall, inside: Sequence[ModuleCall]) -> Layouts:
         """Layouts of a block's parameters. `inside`: the calls within the block, with names relative to it."""
         self.refusal = ""
-        groups = [[self._owner(call) for call in group] for group in matrix_groups(inside)]
+        groups = [[self._owner(call) for call in group] for group in _large_groups(inside)]
         groups = [[owner for owner in group if owner.columns or owner.rows] for group in groups]
         unsharded = self._try(block, {})
         if unsharded is None:  # the block does not run on DTensors at all
@@ -298,6 +300,14 @@ def matrix_groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
         if call.first_tensor is not None and has_matrix:
             groups.setdefault(id(call.first_tensor), []).append(call)
     return list(groups.values())
+
+
+def _large_groups(calls: Sequence[ModuleCall]) -> list[list[ModuleCall]]:
+    """The groups that are worth a split: the many small matrices of low-rank adapters are not, and take long to try."""
+    groups = matrix_groups(calls)
+    sizes = [sum(p.numel() for call in group for p in call.module.parameters(recurse=False)) for group in groups]
+    smallest = _MIN_GROUP_FRACTION * max(sizes, default=0)
+    return [group for group, size in zip(groups, sizes, strict=True) if size >= smallest]
 
 
 def _pair_layouts(columns: Sequence[MatrixOwner], rows: Sequence[MatrixOwner]) -> list[Layouts]:

@@ -1,7 +1,7 @@
 """Records how a model calls its modules."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,6 +114,19 @@ def run_one_of_each_kind(modules: Mapping[str, nn.Module]) -> Iterator[dict[obje
                 del modules[name].forward
             else:
                 modules[name].forward = original
+
+
+def names_in_siblings(names: Iterable[str], kinds: Mapping[object, ModuleKind]) -> tuple[str, ...]:
+    """Add, for each name of a tensor inside the first module of a kind, the same tensor of the others."""
+    siblings = {kind.first.name: kind.names for kind in kinds.values()}
+
+    def of_kind(name: str) -> list[str]:
+        for first, others in siblings.items():
+            if name.startswith(f"{first}."):
+                return [other + name.removeprefix(first) for other in others]
+        return [name]
+
+    return tuple(dict.fromkeys(sibling for name in names for sibling in of_kind(name)))
 
 
 _PLAIN_TYPES = (bool, int, float, str, type(None))

@@ -4,14 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onecurve.describe.advice import Advice, RunnerUp
+from onecurve.describe.changed_buffers import buffers_text
 from onecurve.describe.cluster_shorthand import cluster_text
 from onecurve.describe.costs import JobCosts
 from onecurve.describe.estimate import Estimate
+from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.predict.estimator import Estimator
 from onecurve.search.branch_and_bound import Candidate, SearchResult, family
-from onecurve.search.reason import reason
+from onecurve.search.reason import AS_FAST, reason
 from onecurve.search.simplicity import INDISTINGUISHABLE, why_less_simple
 
 Search = Callable[[Estimator], SearchResult]
@@ -70,9 +72,9 @@ def _slower(result: SearchResult) -> list[Candidate]:
 
 
 def _choice(result: SearchResult) -> str:
-    """Say why a plan was chosen that is not the fastest."""
+    """Say why a plan was chosen that is noticeably slower than the fastest."""
     best, chosen = result.best, result.chosen
-    if best is None or chosen is None or best == chosen:
+    if best is None or chosen is None or best.step > chosen.step * (1 - AS_FAST):
         return ""
     return (
         f"{best.plan} is predicted {1 - best.step / chosen.step:.1%} faster, but has "
@@ -111,8 +113,14 @@ def faster_in_bf16(estimator: Estimator, best: Estimate | None, factor: float, s
 def _excluded(costs: JobCosts) -> list[str]:
     """Say why some kinds of plans were not considered."""
     notes = [f"not split along {axis!r}: {why}" for axis, why in costs.refused_axes.items()]
-    if costs.single_round:
+    if why := costs.refusal_of(Mesh(replicate=2)):
+        notes.append(f"not split along 'replicate' and 'shard': {why}")
+    elif why := costs.refusal_of(Mesh(pipeline=2, replicate=2)):
+        notes.append(f"'pipeline' is not combined with 'replicate' and 'shard': {why}")
+    if costs.has_batch_norm:
         notes.append("every step has one round: the results of batch norm depend on the number of rounds")
+    elif names := costs.changed_buffers.names:
+        notes.append(f"every step has one round: forward changes {buffers_text(names)} once per round")
     if costs.needs_full_parameters:
         notes.append("no parameter is split or sharded: the optimizer may need full parameters")
     return notes

@@ -1,14 +1,22 @@
 """Completes a plan that splits a model without saying where: layouts, stages, blocks, dataflow."""
 
 from dataclasses import replace
+from functools import cached_property
+
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh
 from onecurve.describe.dataflow import Dataflow
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks
+from onecurve.measure.changed_buffers import has_unknown_buffers
+from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.planner.buffer_changes import try_real_forward
 from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
 from onecurve.planner.tensor_layouts import layouts_for, refuse_unsupported_split
 from onecurve.planner.traced_model import TracedModel
@@ -31,6 +39,7 @@ class PlanCompleter:
 
     def resolve(self, plan: Plan) -> ResolvedPlan:
         """Return the plan with its layouts and stages, and what apply/ needs to know about the model."""
+        self._refuse_differing_buffers(plan)
         if plan.mesh.tensor > 1 and not plan.layouts:
             plan = replace(plan, layouts=self._layouts_of(plan))
         if plan.mesh.tensor > 1 and self._deferred.recorder is not None:
@@ -40,9 +49,29 @@ class PlanCompleter:
             if not plan.stages:
                 plan = replace(plan, stages=self._stages_of(plan, dataflow))
             refuse_mismatched_stages(plan, dataflow)
-            return ResolvedPlan(plan, dataflow.blocks, dataflow)
+            return ResolvedPlan(plan, dataflow.blocks, dataflow, self.changed_buffers)
         wraps_blocks = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
-        return ResolvedPlan(plan, self._blocks() if wraps_blocks else ())
+        blocks = self._blocks() if wraps_blocks else ()
+        return ResolvedPlan(plan, blocks, changed_buffers=self.changed_buffers)
+
+    @cached_property
+    def changed_buffers(self) -> ChangedBuffers:
+        """The buffers that forward changes, as far as a trial forward shows it; a run verifies it in its first step."""
+        if not has_unknown_buffers(self._deferred.module):
+            return ChangedBuffers()
+        try:
+            if self._deferred.recorder is None:
+                return try_real_forward(self._job, self._data)
+            return self._model.changed_buffers
+        except Exception as error:  # the user's model runs on fake tensors here, or perhaps on another device
+            explain_trace_failure(error, self._deferred.module, "changed buffers")
+            return ChangedBuffers()
+
+    def _refuse_differing_buffers(self, plan: Plan) -> None:
+        norms = any(isinstance(module, _BatchNorm) for module in self._deferred.module.modules())
+        averages, syncs = self._job.buffers == "average", norms and self._job.batch_norm == "sync"
+        if reason := refusal_of_mesh(self.changed_buffers, plan.mesh, averages, syncs):
+            raise OnecurveError(f"model: {reason}")
 
     @property
     def _model(self) -> TracedModel:

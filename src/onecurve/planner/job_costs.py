@@ -9,6 +9,7 @@ from typing import get_args
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.layout import Layout
 from onecurve.describe.mesh import Mesh
@@ -49,6 +50,7 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         if not any(trace.tensor2 for trace in traces.values()):
             refused["tensor"] = "the split model could not be traced (see --verbose)"
             degrees, layouts = (), {}
+    has_batch_norm = any(isinstance(module, _BatchNorm) for module in traced.model.modules())
     return JobCosts(
         traces=traces,
         global_batch=job.global_batch,
@@ -57,11 +59,22 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         tensor_degrees=degrees,
         layouts=layouts,
         read_seconds_per_sample=_read_seconds(traced, samples),
-        single_round=any(isinstance(module, _BatchNorm) for module in traced.model.modules()),
+        has_batch_norm=has_batch_norm,
+        syncs_batch_norm=has_batch_norm and job.batch_norm == "sync",
+        changed_buffers=_changed_buffers(traced),
+        averages_buffers=job.buffers == "average",
         needs_full_parameters=needs_full_parameters(job),
         tokens=tokens_of(traced.micro(samples)),
         refused_axes=refused,
     )
+
+
+def _changed_buffers(traced: TracedModel) -> ChangedBuffers:
+    try:
+        return traced.changed_buffers
+    except Exception as error:  # the model, run on fake tensors, may raise anything
+        explain_trace_failure(error, traced.model, "changed buffers")
+        return ChangedBuffers()
 
 
 def _trace(traced: TracedModel, precision: Precision, samples: int) -> CostTrace:

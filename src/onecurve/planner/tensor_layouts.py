@@ -33,7 +33,7 @@ from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
 from onecurve.predict.collective import single_host_placement
 
-_MAX_MATRIX_GROUPS = 24
+_MAX_MATRIX_GROUPS = 8
 """Most groups of matrix products whose pairs are all tried; a transformer layer with cross-attention has 7."""
 
 _log = logging.getLogger(__name__)
@@ -116,8 +116,9 @@ def derive_layouts(
         blocks = find_blocks(model, {call.name for call in calls}) or [""]
         layouts: dict[str, Layout] = {}
         refusals: dict[str, str] = {}
+        searched: dict[object, Mapping[str, Layout]] = {}
         for names in _identical(model, blocks):
-            block_layouts = _layouts_of_block(search, names[0], calls)
+            block_layouts = _layouts_of_block(search, names[0], calls, searched)
             if not block_layouts:
                 refusals[names[0]] = search.refusal or "it has no pair of matrix products that can share a split"
                 _log.info("tensor: no parameter of block %r can be split: %s", names[0], refusals[names[0]])
@@ -128,20 +129,27 @@ def derive_layouts(
         return DerivedLayouts(layouts, refusals)
 
 
-def _layouts_of_block(search: LayoutSearch, name: str, calls: Sequence[ModuleCall]) -> Mapping[str, Layout]:
+def _layouts_of_block(
+    search: LayoutSearch, name: str, calls: Sequence[ModuleCall], searched: dict[object, Mapping[str, Layout]]
+) -> Mapping[str, Layout]:
     """Search the layouts of one block; names are relative to the block.
 
     Every pair of matrix products is tried, so a block with many of them (a stage of a UNet, which has transformer
-    layers of its own) is searched block by block instead.
+    layers of its own) is searched block by block instead. `searched` has the results for blocks inside such blocks.
     """
     block = next(call for call in calls if call.name == name)
     inside = [replace(call, name=_relative(name, call.name)) for call in calls if _is_inside(name, call.name)]
-    if len(matrix_groups(inside)) <= _MAX_MATRIX_GROUPS:
+    inner_blocks = find_blocks(block.module, {call.name for call in inside})
+    if not inner_blocks or len(matrix_groups(inside)) <= _MAX_MATRIX_GROUPS:
         return search.block_layouts(replace(block, name=""), inside)
     layouts: dict[str, Layout] = {}
-    for names in _identical(block.module, find_blocks(block.module, {call.name for call in inside})):
-        found = _layouts_of_block(search, names[0], inside)
-        layouts |= {_join(inner, parameter): layout for inner in names for parameter, layout in found.items()}
+    for names in _identical(block.module, inner_blocks):
+        inner = next(call for call in inside if call.name == names[0])
+        kind = _kind(inner.module), tuple(inner.first_tensor.shape) if inner.first_tensor is not None else ()
+        if kind not in searched:
+            searched[kind] = _layouts_of_block(search, names[0], inside, searched)
+        found = searched[kind]
+        layouts |= {_join(each, parameter): layout for each in names for parameter, layout in found.items()}
     return layouts
 
 
@@ -232,10 +240,13 @@ def _identical(model: nn.Module, blocks: Sequence[str]) -> list[list[str]]:
     """Group blocks of the same class with the same parameter shapes: they get the same layouts."""
     kinds: dict[object, list[str]] = {}
     for name in blocks:
-        block = model.get_submodule(name)
-        shapes = tuple((leaf, tuple(parameter.shape)) for leaf, parameter in block.named_parameters())
-        kinds.setdefault((type(block), shapes), []).append(name)
+        kinds.setdefault(_kind(model.get_submodule(name)), []).append(name)
     return list(kinds.values())
+
+
+def _kind(module: nn.Module) -> object:
+    """Class and shapes of the parameters."""
+    return type(module), tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
 
 
 def _join(block: str, name: str) -> str:

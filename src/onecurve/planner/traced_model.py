@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
@@ -20,8 +22,9 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.measure.blocks import count_calls, find_blocks, find_called_once
+from onecurve.measure.changed_buffers import find_changed_buffers, has_unknown_buffers
 from onecurve.measure.dataflow import trace_dataflow
-from onecurve.measure.module_calls import ModuleKind, run_one_of_each_kind
+from onecurve.measure.module_calls import ModuleKind, names_in_siblings, run_one_of_each_kind
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.deferred import DeferredModel, TraceableModule, defer_init
 
@@ -72,6 +75,17 @@ class TracedModel:
             raise OnecurveError("model: no repeated blocks were found")
         with run_one_of_each_kind(self.block_modules):
             return trace_dataflow(self.model, self.blocks, self.mode, self.forward)
+
+    @cached_property
+    def changed_buffers(self) -> ChangedBuffers:
+        """The buffers that a forward in training mode changes, without the running statistics of batch norm."""
+        if not has_unknown_buffers(self.model):
+            return ChangedBuffers()
+        micro = self.micro()
+        with run_one_of_each_kind(self.block_modules) as kinds, self.mode, DataDependentFallback():
+            changed = find_changed_buffers(self.model, micro.inputs, lambda: micro.forward(self.model))
+        extended = {field.name: names_in_siblings(getattr(changed, field.name), kinds) for field in fields(changed)}
+        return ChangedBuffers(**extended)
 
     @cached_property
     def fine_dataflow(self) -> Dataflow:

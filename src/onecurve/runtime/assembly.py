@@ -142,9 +142,9 @@ def _part(
         from onecurve.apply.pipeline import PipelinePart  # torch's pipelining takes a second to import
 
         traceable = deferred.trace_copy()
-        return PipelinePart(deferred, resolved.plan, mesh, device, resolved.dataflow, traceable, job.batch_norm)
+        return PipelinePart(deferred, resolved, mesh, device, traceable, job.batch_norm, job.buffers)
     trial = _unused_parameter_trial(job, data, device)
-    return SingleStagePart(deferred, resolved.plan, mesh, device, list(resolved.blocks), job.batch_norm, trial)
+    return SingleStagePart(deferred, resolved, mesh, device, job.batch_norm, job.buffers, trial)
 
 
 def _unused_parameter_trial(job: Job, data: TrainingData, device: Device) -> UnusedParameterTrial:

@@ -34,6 +34,7 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
         "steps": str(job.steps) if job.epochs is None else _epochs(job.epochs),
         "clip": str(job.clip),
         "batch_norm": job.batch_norm,
+        "buffers": str(job.buffers),
         "seed": str(job.seed),
     }
 

@@ -2,5 +2,6 @@
 
 This package knows the structure of the search space and the rules that make a plan possible. It must not know formulas
 for time or memory, for which it asks predict/, nor how a plan is executed. Start reading with space.py, which
-enumerates plans, and branch_and_bound.py, which finds the best of them without evaluating all.
+enumerates plans, and branch_and_bound.py, which finds the best of them without evaluating all; simplicity.py says which
+of two plans is simpler.
 """

@@ -4,7 +4,7 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.search.simplicity import why_less_simple
 
-_AS_FAST = 0.005
+AS_FAST = 0.005
 """Relative difference of step times below which two plans count as equally fast."""
 _CAUSES = {
     "forward": "its devices compute more per sample",
@@ -39,8 +39,8 @@ def reason(estimate: Estimate, best: Estimate | None) -> str:
         return f"does not fit: {total} per rank, {excess} too much; most of it {_MEMORY_NAMES[largest]}"
     assert best is not None
     slower = estimate.step / best.step - 1
-    if slower < _AS_FAST:
-        words = "as fast" if slower > -_AS_FAST else f"predicted {-slower:.1%} faster"
+    if slower < AS_FAST:
+        words = "as fast" if slower > -AS_FAST else f"predicted {-slower:.1%} faster"
         return words + _disadvantage(estimate, best)
     differences = {name: value - best.seconds.get(name, 0.0) for name, value in estimate.seconds.items()}
     worst = max(differences, key=lambda name: differences[name])

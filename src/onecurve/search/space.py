@@ -37,9 +37,11 @@ class Space:
         for tensor in (1, *self._tensor_degrees):
             for pipeline in self._pipeline_degrees:
                 for data in self._data_degrees(tensor * pipeline):
-                    if tensor > 1 and data > 1 and self.costs.single_round:
+                    if tensor > 1 and data > 1 and self.costs.has_batch_norm:
                         continue  # synchronized batch norm does not work over data ranks in a tensor-parallel model
                     mesh = Mesh(pipeline=pipeline, replicate=data, tensor=tensor)
+                    if self.costs.refusal_of(mesh):
+                        continue
                     for shares, rounds in self._shares(mesh):
                         for precision, trace in self.costs.traces.items():
                             for sequence in (False, True) if tensor > 1 else (False,):

@@ -54,7 +54,7 @@ class Part(Protocol):
     def infer(self, micro: MicroBatch) -> Any:
         """Return the model's output in evaluation mode, without gradients, for a micro-batch from `place`."""
 
-    def restore_batch_norm(self, where: Tensor | bool) -> None:
-        """If `where` is true, reset batch norm's running statistics to their values before the step."""
+    def restore_buffers(self, where: Tensor | bool) -> None:
+        """If `where` is true, reset the buffers that forward changes to their values before the step."""
 
     def clear_gradients(self) -> None: ...

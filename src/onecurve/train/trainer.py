@@ -75,7 +75,7 @@ class Trainer:
             nominal=nominal,
             sums=sums,
         )
-        part.restore_batch_norm(self.update.apply(report, job.clip))
+        part.restore_buffers(self.update.apply(report, job.clip))
         self._update_loss_scale(report)
         report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
         return report

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.plan import Precision
 from onecurve.describe.resolved_plan import ResolvedPlan
@@ -19,6 +20,8 @@ class CheckAgenda:
     """Verdicts on plans that the user chose and onecurve does not run."""
     notes: tuple[str, ...]
     """Plans of the matrix that were left out, with the reasons."""
+    changed_buffers: ChangedBuffers
+    """The buffers that forward changes."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from onecurve.data.training_data import TrainingData, open_data
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_json
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.plan import Plan
@@ -62,7 +63,9 @@ def check_plans(request: CheckRequest, stop: StopRequest) -> CheckResult | None:
     with _folder(request, world) as folder:
         journal = CheckJournal(folder)
         steps = min(request.steps, data.steps)
-        checker = PlanChecker(job, data, device, world, steps, request.precision, journal.references)
+        checker = PlanChecker(
+            job, data, device, world, steps, request.precision, journal.references, agenda.changed_buffers
+        )
         _check_remaining(checker, journal, agenda, world, request.quiet, stop)
         result = journal.result(request.precision) if world.rank == 0 else None
     world.leave()
@@ -127,10 +130,10 @@ def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:
         raise OnecurveError("\n".join(dict.fromkeys(reason for _, reason in refused)))
     if request.plans:
         verdicts = [Verdict(plan=str(plan), outcome="refused", reason=reason) for plan, reason in refused]
-        return CheckAgenda(resolved, tuple(verdicts), ())
+        return CheckAgenda(resolved, tuple(verdicts), (), resolver.changed_buffers)
     counts = Counter(reason for _, reason in refused)
     notes = [f"left out of the matrix ({count}): {reason}" for reason, count in counts.items()]
-    return CheckAgenda(resolved, (), tuple(notes))
+    return CheckAgenda(resolved, (), tuple(notes), resolver.changed_buffers)
 
 
 class _Resolver:
@@ -139,7 +142,11 @@ class _Resolver:
     def __init__(self, job: Job, data: TrainingData) -> None:
         self._job, self._cluster = job, local_cluster()
         self._completer = PlanCompleter(job, data)
-        self._refusals: dict[tuple[int, int, bool], str] = {}
+        self._refusals: dict[object, str] = {}
+
+    @property
+    def changed_buffers(self) -> ChangedBuffers:
+        return self._completer.changed_buffers
 
     def resolve(self, plan: Plan) -> ResolvedPlan | str:
         """Return the completed plan, or why it is refused."""
@@ -147,7 +154,8 @@ class _Resolver:
             validate(plan, self._job.global_batch, self._cluster)
         except OnecurveError as error:
             return str(error)
-        split = plan.mesh.tensor, plan.stage_count, plan.sequence  # decides whether the model allows a plan
+        mesh = plan.mesh
+        split = mesh.tensor, plan.stage_count, plan.sequence, mesh.data > 1  # decides whether the model allows a plan
         if split not in self._refusals:
             try:
                 return self._completer.resolve(plan)

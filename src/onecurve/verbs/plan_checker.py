@@ -11,6 +11,7 @@ from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.data.loader import Reader
 from onecurve.data.order import Sample
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.changed_buffers import ChangedBuffers, buffers_text
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.mesh import Mesh
@@ -37,7 +38,15 @@ class PlanChecker:
     """One per rank. All ranks call its methods together."""
 
     def __init__(
-        self, job: Job, data: TrainingData, device: Device, world: World, steps: int, precision: Precision, folder: Path
+        self,
+        job: Job,
+        data: TrainingData,
+        device: Device,
+        world: World,
+        steps: int,
+        precision: Precision,
+        folder: Path,
+        changed_buffers: ChangedBuffers,
     ) -> None:
         self.steps = steps
         self._exact = precision == "fp64"
@@ -50,8 +59,9 @@ class PlanChecker:
         refuse_unmatched_groups(job, deferred)
         self._messages = deferred.messages
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
+        self._changed_buffers = changed_buffers
         self.references = References(
-            job, data, device, world, steps, self._exact, self._has_batch_norm, folder, self._expected
+            job, data, device, world, steps, self._exact, self._has_batch_norm, changed_buffers, folder, self._expected
         )
 
     def reference_count(self, plans: Sequence[Plan]) -> int:
@@ -98,6 +108,7 @@ class PlanChecker:
         notes = [*self._messages]
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
+        notes += self._buffer_notes(plans)
         if self._job.has_local_loss:
             notes.append(
                 "the loss depends on the micro-batch size, so the one-device run uses the plan's micro-batches"
@@ -114,6 +125,18 @@ class PlanChecker:
                 "differences near 1e-7 hint at a float32 cast inside the model or loss ('.float()', float32 constants)"
             )
         return notes
+
+    def _buffer_notes(self, plans: Sequence[Plan]) -> Iterator[str]:
+        if names := self._changed_buffers.names:
+            yield (
+                f"forward changes {buffers_text(names)} once per round, so the one-device run uses as many rounds as "
+                "the plan"
+            )
+        if self._changed_buffers.data_dependent and any(plan.mesh.data > 1 for plan in plans):
+            yield (
+                f"the one-device run takes the average of {buffers_text(self._changed_buffers.data_dependent)} over "
+                "the plan's micro-batches after each round (buffers='average')"
+            )
 
     def _own_result(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> "_RankResult":
         """Compare this rank's part. If other ranks take part, an error ends the process: they may wait for this one."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from onecurve.data.order import round_bounds
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import barrier
@@ -20,10 +21,12 @@ from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
+from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
+from onecurve.model.unchanged import unchanged
 from onecurve.prove.comparison import compare_module, limit_of, store_step
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
@@ -34,8 +37,8 @@ _EXACT_PERTURBATION = 1e-15
 
 
 class Variant(NamedTuple):
-    """What a reference depends on: with batch norm on the rounds, and on the shares if its statistics, or an auxiliary
-    loss, are those of one micro-batch."""
+    """What a reference depends on: the rounds, with batch norm and other buffers that forward changes; and the shares,
+    if these buffers, or an auxiliary loss, depend on the samples of one micro-batch."""
 
     rounds: int
     shares: tuple[tuple[int, int], ...] | None
@@ -63,6 +66,7 @@ class References:
         steps: int,
         exact: bool,
         has_batch_norm: bool,
+        changed_buffers: ChangedBuffers,
         folder: Path,
         expected: ExpectedDifferences,
     ) -> None:
@@ -70,7 +74,7 @@ class References:
         self._job, self._data, self._device, self._world = job, data, device, world
         self._steps, self._exact, self._folder, self._expected = steps, exact, folder, expected
         self._dtype = torch.float64 if exact else torch.float32
-        self._has_batch_norm = has_batch_norm
+        self._has_batch_norm, self._changed_buffers = has_batch_norm, changed_buffers
 
     def variants(self, plans: Sequence[Plan]) -> list[Variant]:
         """Return the references that these plans are compared with."""
@@ -78,11 +82,11 @@ class References:
 
     def variant(self, plan: Plan) -> Variant:
         """Return the reference that a plan is compared with."""
-        if not self._has_batch_norm and not self._job.has_local_loss:
-            return Variant(1, None)
-        shares = tuple(plan.share(rank) for rank in range(plan.mesh.data))
-        is_local = self._job.has_local_loss or self._job.batch_norm == "local"
-        return Variant(plan.rounds, shares if is_local else None)
+        has_local_norm = self._has_batch_norm and self._job.batch_norm == "local"
+        if self._job.has_local_loss or has_local_norm or self._changed_buffers.data_dependent:
+            return Variant(plan.rounds, tuple(plan.share(rank) for rank in range(plan.mesh.data)))
+        depends_on_rounds = self._has_batch_norm or self._changed_buffers.data_independent
+        return Variant(plan.rounds if depends_on_rounds else 1, None)
 
     def train(self, plans: Sequence[Plan]) -> None:
         """Train what is not in the folder yet: references, then perturbed runs. The ranks share the work."""
@@ -119,6 +123,8 @@ class References:
         module = self._build()
         if run:
             perturb(module, run, _EXACT_PERTURBATION if self._exact else PERTURBATION)
+        else:
+            self._refuse_unsplittable_loss(module)
         trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
         optimizer = self._job.optimizers[""](trainable)
         lr = max(group["lr"] for group in optimizer.param_groups)
@@ -154,6 +160,20 @@ class References:
             self._job.loss.to(self._device.torch_device, self._dtype)
         self._expected.disable_dropout(module)
         return module
+
+    def _refuse_unsplittable_loss(self, module: nn.Module) -> None:
+        """Refuse, once for all plans, a loss that every plan would refuse."""
+
+        def infer(micro: MicroBatch) -> Any:
+            with torch.no_grad():
+                return micro.forward(module)
+
+        def read(begin: int, end: int, copies: int) -> MicroBatch:
+            return self._data.micro(begin, end, copies).to(self._device.torch_device, self._dtype)
+
+        with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
+            first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
+            LossTrial(infer=infer, read=read).refuse_unsplittable(self._job.loss, first, infer(first))
 
     def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
         size = self._job.global_batch

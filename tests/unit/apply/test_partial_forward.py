@@ -11,7 +11,6 @@ import onecurve as oc
 from onecurve.apply.partial_forward import PartialForward, StageSpan
 from onecurve.apply.shape_inference import ShapeInference
 from onecurve.data.training_data import open_data
-from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
@@ -103,6 +102,7 @@ def test_stages_compute_the_same_output_as_the_full_model(boundaries: list[int])
     assert torch.equal(output, micro.forward(model))
 
 
-def test_changing_a_block_output_in_place_is_refused() -> None:
-    with pytest.raises(OnecurveError, match=r"changes the output of block 'blocks\.0' in place"):
-        run_stages(lambda: Skipping(inplace=True), [2])
+@pytest.mark.parametrize("boundaries", [[1], [2], [1, 2, 3]])
+def test_a_block_output_may_be_changed_in_place(boundaries: list[int]) -> None:
+    output, model, micro = run_stages(lambda: Skipping(inplace=True), boundaries)
+    assert torch.equal(output, micro.forward(model))

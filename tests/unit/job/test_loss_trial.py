@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import onecurve as oc
-from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Loss
 from onecurve.job.loss_trial import LossTrial
@@ -166,7 +166,7 @@ def test_a_model_with_random_output_is_refused_with_a_scalar_and_noted_otherwise
 
 def test_a_loss_of_the_training_output_alone_is_told_about_evaluation_mode() -> None:
     """Detection models return a dict of losses in training mode and a list of boxes in evaluation mode."""
-    with pytest.raises(UserCodeError, match=r"'list' object has no attribute 'values'.*output in evaluation mode"):
+    with pytest.raises(OnecurveError, match=r"'list' object has no attribute 'values'.*output in evaluation mode"):
         check_loss(lambda out, _: sum(out.values()), lambda micro: [{"boxes": row} for row in micro.inputs])
 
 

@@ -93,3 +93,11 @@ def test_blocks_inside_modules_that_share_a_parameter() -> None:
     stacks = [Model(embedding=shared, layers=nn.ModuleList([layer(), layer()])) for _ in range(2)]
     names = [f"{stack}.layers.{n}" for stack in ("encoder", "decoder") for n in range(2)]
     assert find_blocks(Model(embedding=shared, encoder=stacks[0], decoder=stacks[1])) == names
+
+
+def test_a_stage_of_many_blocks_is_not_a_block() -> None:
+    def stages(depth: int) -> nn.Module:
+        return nn.Sequential(*(nn.Sequential(*(layer() for _ in range(depth))) for _ in range(2)))
+
+    assert find_blocks(stages(7)) == ["0", "1"]
+    assert find_blocks(stages(8)) == [f"{stage}.{n}" for stage in range(2) for n in range(8)]

@@ -87,7 +87,7 @@ def test_a_plan_with_a_tensor_axis_gets_its_layouts(costs: JobCosts) -> None:
 
 def test_excluded_plans_are_explained(costs: JobCosts) -> None:
     limited = replace(
-        costs, refused_axes={"tensor": "operation aten.foo"}, single_round=True, needs_full_parameters=True
+        costs, refused_axes={"tensor": "operation aten.foo"}, has_batch_norm=True, needs_full_parameters=True
     )
     estimator = Estimator(hosts(2), limited)
     hints = advise("train.py", estimator, search(estimator), search).hints
@@ -145,6 +145,8 @@ def test_the_advice_says_why_a_simpler_plan_was_chosen(costs: JobCosts) -> None:
     assert "less than 5%, so the simpler one was chosen" in advice.choice
     assert [str(each.estimate.plan) for each in advice.runners_up] == ["shard2 mb8 fp32 zero2"]
     assert advise("train.py", estimator, replace(result, chosen=best), search).choice == ""
+    as_fast = replace(result, chosen=candidate("shard2 mb8", 1.004))
+    assert advise("train.py", estimator, as_fast, search).choice == ""
 
 
 def test_the_frontier_has_only_what_is_slower_than_the_chosen_plan(costs: JobCosts) -> None:

@@ -73,8 +73,8 @@ def test_no_more_ranks_than_samples() -> None:
 
 
 def test_a_job_that_must_not_accumulate_has_one_round() -> None:
-    assert choices(costs(4, single_round=True), gpus(1, 2)) == ["mb4", "replicate2 mb2"]
-    norm = choices(costs(4, single_round=True, tensor_degrees=(2,)), gpus(1, 4))
+    assert choices(costs(4, has_batch_norm=True), gpus(1, 2)) == ["mb4", "replicate2 mb2"]
+    norm = choices(costs(4, has_batch_norm=True, tensor_degrees=(2,)), gpus(1, 4))
     assert [plan for plan in norm if "tensor2" in plan] == ["tensor2 mb4", "tensor2 mb4 fp32 sequence"]
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 import onecurve as oc
 from onecurve.data.training_data import open_data
+from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_cpu
 from onecurve.device.world import World
@@ -34,5 +35,5 @@ def test_a_loss_per_micro_batch_is_compared_with_a_device_that_uses_the_same_mic
         global_batch=8,
         steps=1,
     )
-    checker = PlanChecker(job, open_data(job), local_cpu(), World(), 1, "fp64", tmp_path)
+    checker = PlanChecker(job, open_data(job), local_cpu(), World(), 1, "fp64", tmp_path, ChangedBuffers())
     assert checker.references.variants([Plan.parse("replicate2 mb(3,1)×2 fp64")]) == [variant]
