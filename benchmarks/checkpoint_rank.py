@@ -101,7 +101,7 @@ def main(out: str, pairs: str) -> None:
         group = dist.new_group(backend="gloo")
         for batch in run:
             run.step(batch)
-            if batch.step == 1:
+            if batch.step == 2:
                 break
         state = dcp_state(run)
         sources = [t.to_local() if isinstance(t, DTensor) else t for t in state.values()]

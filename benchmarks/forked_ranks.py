@@ -18,14 +18,16 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from onecurve.describe.convert import to_json
 from onecurve.describe.requests import CheckRequest
-from onecurve.launch.failure import RankFailedError, first_failure, write_failure
+from onecurve.launch.failure import RankFailedError, first_failure
+from onecurve.launch.failure_file import write_failure
+from onecurve.launch.stop import StopRequest
 from onecurve.verbs.check_worker import check_as_rank
 
 _SECONDS = 900
 """Time limit of one start of the ranks; the ranks' own watch ends a plan without progress earlier."""
 
 
-def fork_ranks(request: CheckRequest) -> bool:
+def fork_ranks(request: CheckRequest) -> None:
     """Run a check in forked ranks; raise RankFailedError if one of them fails."""
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
@@ -51,7 +53,6 @@ def fork_ranks(request: CheckRequest) -> bool:
                 _kill(running)
         if failures:
             raise first_failure(failures)
-    return True
 
 
 def _fork(request: CheckRequest, rank: int, port: int, folder: Path) -> int:
@@ -74,7 +75,7 @@ def _fork(request: CheckRequest, rank: int, port: int, folder: Path) -> int:
     torch.set_num_threads(1)
     status = 0
     try:
-        check_as_rank(to_json(request), lambda: False)
+        check_as_rank(to_json(request), StopRequest())
     except Exception as error:
         traceback.print_exc()
         write_failure(error)

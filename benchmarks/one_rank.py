@@ -33,6 +33,7 @@ from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.profile import Collective
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.units import bytes_text
 from onecurve.device.device import Device, local_cluster
 from onecurve.job.batch import MicroBatch
@@ -181,7 +182,8 @@ def build(job: oc.Job, data: TrainingData, plan: Plan, rank: int) -> RankTrace:
         mesh = make_mesh(plan.mesh, rank, "cpu")
         device = Device(torch.device("cpu"), "fake", asynchronous=False)
         deferred = defer_init(job.model, job.seed)
-        part = _FakePart(deferred, plan, mesh, device, dataflow, deferred.trace_copy(), job.batch_norm)
+        resolved = ResolvedPlan(plan, dataflow=dataflow)
+        part = _FakePart(deferred, resolved, mesh, device, deferred.trace_copy(), job.batch_norm, job.buffers)
         parameters = sum(parameter.local.nbytes for parameter in part.parameters)
         trainable = sum(parameter.local.nbytes for parameter in part.trainable)
         stages = tuple(tuple(range(span.begin, span.end)) for span in part._stage_spans.values())

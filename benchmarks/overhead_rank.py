@@ -94,7 +94,7 @@ def onecurve_step(engine: str, resolved: ResolvedPlan, steps: int, world: World)
     def step(number: int, text: Tensor, target: Tensor) -> float:
         rounds = zip(text.chunk(plan.rounds), target.chunk(plan.rounds), strict=True)
         micro_batches = [MicroBatch(inputs, targets, len(inputs)) for inputs, targets in rounds]
-        return trainer.step(number, micro_batches).loss
+        return trainer.step(number + 1, micro_batches).loss
 
     return step
 

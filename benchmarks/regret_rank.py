@@ -197,7 +197,7 @@ class Bench:
             data_rank = plan.mesh.data_rank(self.world.rank)
             measured.rounds = next(iter(self.data.batches(plan, data_rank, workers=0))).rounds
             for _ in range(2):
-                measured.trainer.step(0, measured.rounds)
+                measured.trainer.step(1, measured.rounds)
             peak_bytes = _peak_resident_bytes()
         by_rank = [json.loads(text) for text in all_gather_text(json.dumps([peak_bytes, bytes_before]))]
         measured.peak_bytes, measured.bytes_before = max(by_rank)
@@ -215,7 +215,7 @@ class Bench:
             self._pin(measured.plan)
             for _ in range(count + 1):
                 start = time.perf_counter()
-                measured.trainer.step(0, measured.rounds)
+                measured.trainer.step(1, measured.rounds)
                 seconds.append(time.perf_counter() - start)
             seconds = seconds[2:]
         own_median = statistics.median(seconds)

@@ -75,9 +75,9 @@ def train(job: oc.Job, plan: str = "auto", out: str = "") -> None:
                 _, noise = micro.inputs
                 run.backward(F.softplus(-discriminator(generator(noise))).squeeze(1))
             generator_report = run.update("generator")
-            if run.world.rank == 0 and ((batch.step + 1) % 500 == 0 or batch.step == 0):
+            if run.world.rank == 0 and (batch.step % 500 == 0 or batch.step == 1):
                 losses = f"discriminator {discriminator_report.loss:.4f}  generator {generator_report.loss:.4f}"
-                print(f"step {batch.step + 1:4d}  {losses}")
+                print(f"step {batch.step:4d}  {losses}")
         near, modes_found = evaluate(generator)
         if run.world.rank == 0:
             print(f"{near:.0%} of the points near a mode, {modes_found} of {len(MODES)} modes found")

@@ -3,24 +3,31 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
 
 import onecurve
 from onecurve.describe.convert import to_document, to_json, to_plain
+from onecurve.describe.errors import InterruptError
 from onecurve.report.log import log_to_stderr
+from onecurve.report.text import print_lines
 
 _JSON_VERSION = 1
 """Version of `--json` output that is not also the content of a file."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0 success, 1 failure, 2 wrong usage, 130 interrupted."""
+    """Run a command and return its exit status.
+
+    0: success, 1: failure, 2: wrong usage, 128 + n: interrupted by signal n, such as 130 for SIGINT (Ctrl-C) and 143
+    for SIGTERM, also if a run was stopped and saved.
+    """
     chosen = _read(arguments)
     if chosen.verbose:
         log_to_stderr()
@@ -29,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return verb(chosen)
     except KeyboardInterrupt:
         _complain("interrupted")
-        return 130
+        return _interrupted_status("SIGINT")
+    except InterruptError as error:
+        _complain(str(error))
+        return _interrupted_status(error.signal)
     except BrokenPipeError:  # the reader of the output, such as `head`, has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -69,9 +79,10 @@ def _run(chosen: argparse.Namespace) -> int:
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
         say=_print_to_stderr if not chosen.json else lambda _: None,
     )
-    if summary is not None:
-        _print([to_json(to_document(summary))] if chosen.json else summary_lines(summary))
-    return 0
+    if summary is None:
+        return 0
+    _print_result(summary_lines(summary), to_document(summary) if chosen.json else None)
+    return _interrupted_status(summary.ended) if summary.interrupted else 0
 
 
 def _check(chosen: argparse.Namespace) -> int:
@@ -89,10 +100,8 @@ def _check(chosen: argparse.Namespace) -> int:
     )
     if result is None:
         return 0
-    if chosen.json:
-        _print([to_json({"version": _JSON_VERSION, "holds": result.holds, **to_plain(result)})])
-    else:
-        _print(result_lines(result))
+    plain = {"version": _JSON_VERSION, "holds": result.holds, **to_plain(result)}
+    _print_result(result_lines(result), plain if chosen.json else None)
     return 0 if result.holds else 1
 
 
@@ -103,7 +112,7 @@ def _probe(chosen: argparse.Namespace) -> int:
     cluster = probe(chosen.out, quiet=chosen.json)
     if cluster is not None:
         lines = [*cluster_lines(cluster), f"written: {chosen.out}"]
-        _print([to_json(to_document(cluster))] if chosen.json else lines)
+        _print_result(lines, to_document(cluster) if chosen.json else None)
     return 0
 
 
@@ -121,13 +130,11 @@ def _plan(chosen: argparse.Namespace) -> int:
             out=chosen.out,
             say=say,
         )
-    if chosen.json:
-        _print([to_json({"version": _JSON_VERSION, **advice_plain(advice)})])
-    else:
-        _print(advice_lines(advice))
-        if advice.best is not None:
-            command = shlex.join(["run", chosen.script, *chosen.arguments, "--plan", chosen.out])
-            _print(["", f"written: {chosen.out}", *start_lines(advice, command)])
+    _print_result(advice_lines(advice), {"version": _JSON_VERSION, **advice_plain(advice)} if chosen.json else None)
+    if advice.best is not None and not chosen.json:
+        command = shlex.join(["run", chosen.script, *chosen.arguments, "--plan", chosen.out])
+        # Not wrapped: a command with line breaks cannot be copied.
+        print("", f"written: {chosen.out}", *start_lines(advice, command), sep="\n", flush=True)
     return 0 if advice.best is not None else 1
 
 
@@ -136,7 +143,7 @@ def _export(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.export import export
 
     summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script, quiet=chosen.json)
-    _print([to_json(to_document(summary))] if chosen.json else export_lines(summary))
+    _print_result(export_lines(summary), to_document(summary) if chosen.json else None)
     return 0
 
 
@@ -263,9 +270,16 @@ def _add_verb(
     return verb
 
 
-def _print(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
+def _interrupted_status(name: str) -> int:
+    return 128 + signal.Signals[name]
+
+
+def _print_result(lines: Sequence[str], plain: dict[str, Any] | None) -> None:
+    """Print the lines, or with --json the plain data instead."""
+    if plain is not None:
+        print(to_json(plain), flush=True)
+    else:
+        print_lines(lines)
 
 
 def _print_to_stderr(text: str) -> None:

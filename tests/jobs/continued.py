@@ -51,18 +51,12 @@ class ResumeMatrix:
         self.plans = [resolved.plan for resolved in self.resolved]
         self.world.join(self.device)
         self.folder = Path(all_gather_text(tempfile.mkdtemp() if self.world.rank == 0 else "")[0])
-        reference = self.folder / "reference"
-        reference.mkdir(exist_ok=True)
+        references = self.folder / "reference"
+        references.mkdir(exist_ok=True)
         self.checker = PlanChecker(
-            self.job,
-            self.data,
-            self.device,
-            self.world,
-            STEPS,
-            "fp64",
-            reference,
-            completer.changed_buffers,
+            self.job, self.data, self.device, self.world, STEPS, "fp64", references, completer.changed_buffers
         )
+        self.data = self.checker._data
         self.checker.train_references(self.plans)
         self.meshes = [make_mesh(plan.mesh, self.world.rank, "cpu") for plan in self.plans]
         sizes = sorted({plan.mesh.size for plan in self.plans})
@@ -81,7 +75,7 @@ class ResumeMatrix:
             deferred = defer_init(self.job.model, self.job.seed)
             assembly = assemble(self.job, self.resolved[number], mesh, self.device, self.data, deferred)
             for batch in self.batches(plan, 0):
-                if batch.step == HALF:
+                if batch.step == HALF + 1:
                     saver = Saver(self.store(number), self.groups[plan.mesh.size], self.device, plan, {}, Retention())
                     optimizer_state = assembly.trainer.update.state()
                     saver.save(assembly.part.state_dict_tensors, optimizer_state, SavePoint(HALF))
@@ -109,20 +103,25 @@ class ResumeMatrix:
             )
             assembly.part.drop_gathered()
             lr = max(assembly.trainer.update.base_rates)
+            references = self.checker.references
+            variant = references.variant(plan)
+            folder, limits = references.folder(variant), references.limits(variant)
             for batch in self.batches(plan, checkpoint.root.point.step):
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
-                folder = self.checker.references.folder(self.checker.references.variant(plan))
-                differences = compare_step(assembly.part.state, assembly.part.trainable, batch.step, loss, lr, folder)
+                done = batch.step - 1
+                differences = compare_step(
+                    assembly.part.state, assembly.part.trainable, done, loss, lr, folder, limits[done]
+                )
                 step_differences.append(first_or_worst(differences))
         worst = first_or_worst(step_differences)
         return {"size": worst.size, "tensor": worst.tensor, "step": worst.step, "digest": digest(assembly.part.state)}
 
     def batches(self, plan: Plan, step: int):
-        """Return this rank's batches from a step to the last."""
+        """Return this rank's batches after `step` steps to the last."""
         batches = self.data.batches(plan, plan.mesh.data_rank(self.world.rank), workers=0)
         batches.start(step, step * self.job.global_batch, self.data.steps)
-        return (batch for batch in batches if batch.step < STEPS)
+        return (batch for batch in batches if batch.step <= STEPS)
 
 
 def digest(tensors) -> str:

@@ -44,5 +44,5 @@ with oc.prepare(job, out=folder) as run:
         line = {"step": batch.step, "ranks": run.world.size, "ids": ids}
         with (folder / f"ledger-{run.world.size}-{run.world.rank}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
-        if die is not None and run.world.rank == 0 and batch.step + 1 == die:
+        if die is not None and run.world.rank == 0 and batch.step == die:
             os.kill(os.getpid(), signal.SIGKILL)

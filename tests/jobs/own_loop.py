@@ -38,5 +38,5 @@ with oc.prepare(import_module(job_name).job(), plan=plan) as run:
     hashed = [p for p in run.model.parameters() if plan.startswith("shard") or not is_split(p)]
     local = [p.to_local() if isinstance(p, DTensor) else p for p in hashed]
     weights = b"".join(p.detach().numpy().tobytes() for p in local)
-    text = f"ranks {run.world.size} steps {report.step + 1} weights {hashlib.sha256(weights).hexdigest()}"
+    text = f"ranks {run.world.size} steps {report.step} weights {hashlib.sha256(weights).hexdigest()}"
     print(f"{text} loss {report.loss:.6f}\n", end="", flush=True)

@@ -47,6 +47,8 @@ def job(
     lr: float = 0.05,
     batch: int = 8,
     warmup: int = 0,
+    better: str = "lower",
+    patience: int | None = None,
 ) -> oc.Job:
     return oc.Job(
         model=lambda: nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)),
@@ -57,5 +59,5 @@ def job(
         schedule=oc.constant(warmup),
         global_batch=batch,
         epochs=epochs,
-        evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10),
+        evaluate=oc.Evaluate(lambda: Points(-1, -1, -1, 0.0), every=10, better=better, patience=patience),
     )

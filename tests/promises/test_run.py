@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -32,9 +33,10 @@ def test_a_run_writes_records_weights_and_plan_and_does_not_overwrite(tmp_path) 
     assert done.stderr == ""
     assert "replicate2 mb4 fp32  2 cpu ranks, 21 parameters, 8 steps" in done.stdout
     assert "evaluation: loss" in done.stdout
-    assert "weights: a/weights.safetensors" in done.stdout
+    assert "weights: a/weights.safetensors, after step 8" in done.stdout
+    assert "best weights: a/best.safetensors, after step 8" in done.stdout
     folder = tmp_path / "a"
-    assert [record.step for record in steps(folder)] == list(range(8))
+    assert [record.step for record in steps(folder)] == list(range(1, 9))
     assert [record.loss for record in steps(folder, 0)] == [record.loss for record in steps(folder, 1)]
     assert all(tensor.isfinite().all() for tensor in load_file(folder / "weights.safetensors").values())
 
@@ -54,7 +56,7 @@ def test_a_run_writes_records_weights_and_plan_and_does_not_overwrite(tmp_path) 
     assert by_file.returncode == 0, by_file.stderr
     summary = json.loads(by_file.stdout)
     assert (summary["ranks"], summary["steps"], summary["plan"]) == (2, 16, "replicate2 mb4 fp32")
-    assert summary["version"] == 1
+    assert (summary["version"], summary["ended"]) == (2, "finished")
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path) -> None:
@@ -103,6 +105,18 @@ def test_a_failing_rank_is_reported_once_with_the_users_line(plan: str, tmp_path
     assert 'raise ValueError(f"point {index} is broken")' in failed.stderr
 
 
+@pytest.mark.parametrize(
+    ("how", "cause"), [("raise", "rank 1 failed: model: forward raised ValueError"), ("SIGKILL", "rank 1 was killed")]
+)
+def test_the_cause_is_reported_and_not_the_lost_connection_of_another_rank(how: str, cause: str, tmp_path) -> None:
+    """The other ranks wait in a collective inside forward and lose the connection before the agent sees the cause."""
+    failed = onecurve("run", str(JOBS / "failing.py"), f"how={how}", "--plan", "shard3 mb4", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert cause in failed.stderr
+    assert "peer" not in failed.stderr
+    assert "SIGTERM" not in failed.stderr
+
+
 def test_a_killed_rank_is_reported(tmp_path) -> None:
     failed = onecurve("run", SMALL, "killed=9", "--ranks", "2", cwd=tmp_path)
     assert failed.returncode == 1
@@ -110,19 +124,68 @@ def test_a_killed_rank_is_reported(tmp_path) -> None:
     assert "Traceback" not in failed.stderr
 
 
-@pytest.mark.parametrize(("ranks", "stop_signal"), [(1, signal.SIGINT), (2, signal.SIGINT), (2, signal.SIGTERM)])
+def test_early_stopping_writes_the_last_and_the_best_weights(tmp_path) -> None:
+    """The loss falls, so with better=higher the first evaluation, after step 10, is the best."""
+    arguments = ("epochs=8", "better=higher", "patience=2", "--plan", "shard2 mb4", "--out", "a")
+    done = onecurve("run", SMALL, *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "stopped early: 30 of 64 steps" in done.stdout
+    assert "weights: a/weights.safetensors, after step 30" in done.stdout
+    assert "best weights: a/best.safetensors, after step 10" in done.stdout
+    ten_steps = onecurve("run", SMALL, "epochs=1.25", "--ranks", "1", "--out", "b", cwd=tmp_path)
+    assert ten_steps.returncode == 0, ten_steps.stderr
+    last, best, expected = (
+        load_file(tmp_path / name) for name in ("a/weights.safetensors", "a/best.safetensors", "b/weights.safetensors")
+    )
+    assert best.keys() == last.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(best[name], tensor, rtol=1e-3, atol=1e-5)
+        assert not torch.allclose(last[name], tensor, rtol=1e-3, atol=1e-5)
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert (summary["ended"], summary["best"]["step"]) == ("early_stopping", 10)
+    assert summary["best_weights"] == "a/best.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stop_signal"),
+    [(1, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGINT), (2, signal.SIGTERM)],
+)
 def test_an_interrupt_ends_all_ranks_at_the_same_step(ranks: int, stop_signal: signal.Signals, tmp_path) -> None:
     arguments = ("run", SMALL, "slow=0.01", "epochs=1000", "--ranks", str(ranks), "--out", "a")
     with started(*arguments, cwd=tmp_path) as process:
         wait_for_steps(tmp_path / "a", 4, rank=ranks - 1)
         process.send_signal(stop_signal)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    assert process.returncode == 128 + stop_signal, err
     assert err == ""
     assert "stopped  after step" in out
+    assert f"interrupted by {stop_signal.name}: " in out
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["ended"] == stop_signal.name
     assert len({len(steps(tmp_path / "a", rank)) for rank in range(ranks)}) == 1
     assert (tmp_path / "a" / "weights.safetensors").exists()
     assert not processes_with("slow=0.01")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stop_signal"),
+    [((), signal.SIGINT), (("--ranks", "2"), signal.SIGTERM)],
+    ids=["planning", "ranks start"],
+)
+def test_an_interrupt_before_training_has_the_same_exit_status(
+    arguments: tuple[str, ...], stop_signal: signal.Signals, tmp_path
+) -> None:
+    script = tmp_path / "train.py"
+    text = "import sys, time\nfrom small import job\nprint('importing', flush=True)\ntime.sleep(2)\n"
+    script.write_text(text)
+    with started(
+        "run", "train.py", *arguments, cwd=tmp_path, PYTHONPATH=os.pathsep.join([str(JOBS), *sys.path])
+    ) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(stop_signal)
+        _, err = process.communicate(timeout=240)
+    # A process that the signal itself ended has a negative code, which shells show as 128 + signal.
+    assert process.returncode in (128 + stop_signal, -stop_signal), err
+    assert "Traceback" not in err
 
 
 def test_ranks_do_not_outlive_their_launcher(tmp_path) -> None:

@@ -16,6 +16,7 @@ from onecurve.checkpoint.hashed_json import CorruptedError, digest, load_hashed
 from onecurve.checkpoint.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_ROOT_BYTES,
+    OLDEST_VERSION,
     ROOT,
     VERSION,
     Manifest,
@@ -42,10 +43,10 @@ class Checkpoint:
         self.where = f"{store.where}/{name}"
         content = store.read(name, ROOT, MAX_ROOT_BYTES)
         version = load_hashed(dict[str, Any], content, f"{self.where}/{ROOT}").get("version")
-        if version != VERSION:
+        if version not in range(OLDEST_VERSION, VERSION + 1):
             raise OnecurveError(
-                f"{self.where}: the checkpoint has version {version!r}, but this onecurve reads version {VERSION}; use "
-                "the onecurve that wrote it, or another --out"
+                f"{self.where}: the checkpoint has version {version!r}, but this onecurve reads versions "
+                f"{OLDEST_VERSION} to {VERSION}; use the onecurve that wrote it, or another --out"
             )
         self.root = load_hashed(Root, content, f"{self.where}/{ROOT}")
         if not name.endswith(self.root.token) or step_of(name) != self.root.point.step:

@@ -10,7 +10,9 @@ from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.safetensors_format import DTYPES
 from onecurve.describe.plan import Plan
 
-VERSION = 2
+VERSION = 3
+"""Version 2 counted the step of the best evaluation in `train_state` from 0."""
+OLDEST_VERSION = 2
 MAX_ROOT_BYTES = 1 << 22
 MAX_MANIFEST_BYTES = 1 << 25
 _MAX_HEADER_BYTES = 1 << 25

@@ -34,6 +34,7 @@ class Batch:
     """One rank's share of one step: one micro-batch per gradient-accumulation round."""
 
     step: int
+    """Number of the step, counted from 1."""
     rounds: list[MicroBatch]
 
 
@@ -135,7 +136,7 @@ class TrainingBatches:
         self._micro_batches = reader.open(self._shares, workers)
 
     def start(self, step: int, position: int, steps: int) -> None:
-        """Continue with this step, whose first sample is at this position of the order, up to the last of `steps`."""
+        """Continue after `step` steps, with the sample at this position of the order, up to step `steps`."""
         self._shares.step, self._shares.position, self._shares.steps = step, position, steps
         self._micro_batches.rewind()
 
@@ -143,13 +144,13 @@ class TrainingBatches:
         shares, micro_batches = self._shares, iter(self._micro_batches)
         return (
             Batch(step, [next(micro_batches) for _ in range(shares.plan.rounds)])
-            for step in range(shares.step, shares.steps)
+            for step in range(shares.step + 1, shares.steps + 1)
         )
 
 
 @dataclass
 class _TrainingShares:
-    """The samples of this rank, one group per round, from step `step` at `position` to the last step."""
+    """The samples of this rank, one group per round, after `step` steps, at `position`, to the last step."""
 
     order: Order
     plan: Plan

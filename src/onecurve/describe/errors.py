@@ -3,6 +3,9 @@
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
+
+SignalName = Literal["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"]
 
 _PACKAGE = str(Path(__file__).parent.parent)
 
@@ -19,6 +22,14 @@ class OnecurveError(Exception):
         except oc.OnecurveError as error:
             print(error)  # plan 'replicat2 mb8': unknown axis 'replicat' (did you mean 'replicate'?)
     """
+
+
+class InterruptError(OnecurveError):
+    """A signal ended the work before it was done."""
+
+    def __init__(self, text: str, signal: SignalName) -> None:
+        super().__init__(text)
+        self.signal = signal
 
 
 class UserCodeError(OnecurveError):

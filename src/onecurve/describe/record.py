@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass, field
 
-RECORD_VERSION = 1
-"""Version of the record format; a file of records begins with a StartRecord, which carries it."""
+RECORD_VERSION = 2
+"""Version of the record format; a file of records begins with a StartRecord, which carries it.
+
+Version 1 counted steps from 0.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class StepRecord:
     """Written after each optimizer step."""
 
     step: int
-    """Counted from 0."""
+    """Number of the step, counted from 1: optimizer steps done, skipped ones included."""
     loss: float
     """Mean over the whole global batch; equal on all ranks."""
     count: float
@@ -53,7 +56,7 @@ class EvaluationRecord:
     """Written after each evaluation."""
 
     step: int
-    """The step after which the model was evaluated, counted from 0."""
+    """Steps done when the model was evaluated."""
     loss: float
     metrics: dict[str, float]
     samples: int

@@ -1,9 +1,16 @@
 """Results of `onecurve run` and `onecurve export`."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from onecurve.describe.errors import SignalName
 from onecurve.describe.record import EvaluationRecord
+
+Ending = Literal["finished", "early_stopping"] | SignalName
+"""How a run ended: after its last step, because evaluations no longer improved, or interrupted by a signal.
+
+`SIGKILL`: the process that had started the ranks was gone, so the ranks stopped by themselves.
+"""
 
 
 @dataclass(frozen=True)
@@ -14,7 +21,7 @@ class BestEvaluation:
     """`loss`, or the name of a metric."""
     value: float
     step: int
-    """Counted from 0."""
+    """Steps done when it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +45,9 @@ class ExportSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """How a run ended; the content of summary.json."""
+    """How a run ended; the content of summary.json. Version 1 of the file counted steps from 0."""
 
-    file_version: ClassVar[int] = 1
+    file_version: ClassVar[int] = 2
 
     out: str
     """The run's folder."""
@@ -50,11 +57,16 @@ class RunSummary:
     steps: int
     """Steps done."""
     steps_planned: int
+    ended: Ending
     loss: float
     """Loss of the last step."""
     evaluation: EvaluationRecord | None
     """The last evaluation."""
     best: BestEvaluation | None
+    """None if no evaluation had a finite value."""
+    best_weights: str | None
+    """File with the weights of the best evaluation; None if there is none. Those of the last step are in
+    `weights.safetensors`."""
     seconds: float
     """Wall time of this process, from start to end."""
     samples_per_second: float
@@ -62,3 +74,8 @@ class RunSummary:
     """Median time of the latest steps, without evaluations and checkpoints."""
     predicted_step_seconds: float | None = None
     """None if the run was not planned by `onecurve run`."""
+
+    @property
+    def interrupted(self) -> bool:
+        """True if a signal ended the run before it was done; started again, it continues."""
+        return self.ended not in ("finished", "early_stopping")

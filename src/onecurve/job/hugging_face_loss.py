@@ -8,7 +8,7 @@ from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.batch import MicroBatch
-from onecurve.job.loss import IGNORED, field_of, labels_of, predicts_next
+from onecurve.job.hugging_face_labels import IGNORED, field_of, labels_of, predicts_next
 
 _RELATIVE_TOLERANCE = 1e-4
 

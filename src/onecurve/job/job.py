@@ -36,7 +36,8 @@ class Dataset(Protocol):
 class Evaluate:
     """Evaluate the loss and the job's metrics on a second dataset, using each sample exactly once.
 
-    An evaluation runs every `every` steps and once at the end of training.
+    An evaluation runs every `every` steps and once at the end of training. The weights of the best one are written to
+    `best.safetensors` in the run's folder. A value that is not finite is never the best, and counts as no improvement.
 
     Args:
         data: A callable that builds the evaluation dataset (map-style, with samples `(input, target)`).

@@ -13,7 +13,6 @@ Example::
     )
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,10 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.hugging_face_labels import IGNORED, field_of, label_count, labels_of
 from onecurve.job.weighted import Weighted
-
-IGNORED = -100
-"""The target value that `next_token` and `hugging_face` ignore; use it for padding."""
 
 
 def next_token(logits_BTV: Tensor, target_BT: Tensor) -> Weighted:
@@ -90,29 +87,28 @@ def hugging_face(output: Any, target: Any, inputs: Any = None) -> Weighted:
     Such a loss is a mean over the labels of one micro-batch. Micro-batches with different numbers of labels must have
     different weights, or the result depends on how the batch is split.
 
+    A load-balancing loss of experts inside `output.loss` (Mixtral with `output_router_logits=True`) is not a mean over
+    labels and is refused; see `hugging_face_local_auxiliary`.
+
     Args:
         output: The output of a model that was called with labels. It has a `loss`.
         target: The labels, if `inputs` has none; otherwise ignored.
-        inputs: The model's inputs, which onecurve passes. Their `labels` are used if there are any.
+        inputs: The model's inputs, which onecurve passes. Their `labels` are used if there are any. Default: None.
 
     Returns:
         `output.loss` times the number of its labels, and this number. Labels of -100 (padding) are not counted. The
         first label of each sequence is not counted if the model predicts each token from those before it; such a model
         returns a `...CausalLMOutput...`. Before training starts it is tested that these numbers are the true ones.
 
-    A load-balancing loss of experts inside `output.loss` (Mixtral with `output_router_logits=True`) is not a mean over
-    labels and is refused; see `hugging_face_local_auxiliary`.
-
     Example::
 
-        class Texts:  # samples are ({"input_ids": ..., "attention_mask": ..., "labels": ...}, 0)
-            ...
-
         oc.Job(
-            model=lambda: AutoModelForCausalLM.from_config(config),
-            data=Texts,
+            model=MyModel,  # a Hugging Face model, such as AutoModelForCausalLM.from_config(config)
+            data=lambda: MyDataset(),  # samples ({"input_ids": ..., "attention_mask": ..., "labels": ...}, 0)
             loss=oc.loss.hugging_face,
-            ...
+            optimizer=oc.AdamW(lr=3e-4),
+            global_batch=256,
+            epochs=3,
         )
     """
     loss = field_of(output, "loss")
@@ -133,43 +129,28 @@ def hugging_face_local_auxiliary(output: Any, target: Any, inputs: Any = None) -
     value of the whole batch. With this loss each micro-batch adds its own value, weighted by its labels, as is common
     in distributed training. The trained objective then depends on the plan's micro-batch size; `onecurve check`
     compares with a device that uses the same micro-batches.
+
+    Args:
+        output: The output of a model that was called with labels. It has a `loss` and an `aux_loss`.
+        target: The labels, if `inputs` has none; otherwise ignored.
+        inputs: The model's inputs, which onecurve passes. Their `labels` are used if there are any. Default: None.
+
+    Returns:
+        `output.loss` times the number of its labels, and this number.
+
+    Example::
+
+        oc.Job(
+            model=MyModel,  # a Hugging Face model with experts, called with output_router_logits=True
+            data=lambda: MyDataset(),  # samples ({"input_ids": ..., "attention_mask": ..., "labels": ...}, 0)
+            loss=oc.loss.hugging_face_local_auxiliary,
+            optimizer=oc.AdamW(lr=3e-4),
+            global_batch=256,
+            epochs=3,
+        )
     """
     return hugging_face(output, target, inputs)
 
 
 TAKES_INPUTS = (hugging_face, hugging_face_local_auxiliary)
 """Losses that are called with the model's inputs as a third argument."""
-
-
-def field_of(output: Any, name: str) -> Any:
-    """A named field of a model's output, whether it is an attribute or a key; None if it is missing."""
-    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
-
-
-def labels_of(target: Any, inputs: Any) -> Tensor:
-    """The labels among the model's inputs; if there are none, the target."""
-    labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-    labels = target if labels is None else labels
-    if not isinstance(labels, Tensor):
-        raise OnecurveError(
-            'loss.hugging_face: there are no labels; put them into the inputs of the model, as "labels", or return '
-            f"them as the target of the sample (it is {type(target).__name__})"
-        )
-    return labels
-
-
-def predicts_next(output: Any) -> bool:
-    """True if the model compares the output at each position with the next label."""
-    return "CausalLM" in type(output).__name__
-
-
-def label_count(output: Any, labels: Tensor) -> Tensor:
-    """Return how many labels `output.loss` averages over."""
-    logits = field_of(output, "logits")
-    if labels.is_floating_point():  # a regression, or several labels per sample
-        return labels.new_tensor(labels.numel())
-    if labels.dim() < 2:
-        return (labels != IGNORED).sum()
-    if isinstance(logits, Tensor) and logits.dim() == 3 and logits.shape[:2] != labels.shape[:2]:
-        return labels.new_tensor(len(labels))  # the labels are aligned by the loss, as CTC does: a mean over samples
-    return ((labels[..., 1:] if predicts_next(output) else labels) != IGNORED).sum()

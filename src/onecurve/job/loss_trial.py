@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.batch import MicroBatch
+from onecurve.job.hugging_face_labels import field_of
 from onecurve.job.hugging_face_loss import (
     auxiliary_fields,
     refuse_other_auxiliary,
@@ -18,7 +19,7 @@ from onecurve.job.hugging_face_loss import (
     returns_hugging_face_loss,
 )
 from onecurve.job.job import Loss
-from onecurve.job.loss import TAKES_INPUTS, field_of, hugging_face, hugging_face_local_auxiliary
+from onecurve.job.loss import TAKES_INPUTS, hugging_face, hugging_face_local_auxiliary
 from onecurve.job.loss_value import Form, LossValue, difference, evaluate, join
 
 TRIAL_SAMPLES = 12

@@ -14,18 +14,20 @@ from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 
+from onecurve.describe.errors import SignalName
 from onecurve.launch.failure import first_failure
 from onecurve.launch.rendezvous import LoopbackRendezvous
+from onecurve.launch.stop import STOP_SIGNALS
 
 _LOOPBACK_DEVICE = "lo"
 _SHUTDOWN_SECONDS = 600  # saving a large model takes long; a second Ctrl-C does not wait
 
 
-def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
-    """Run `python -m module arguments…` in `ranks` processes and wait for them; return True when all have finished.
+def launch(module: str, arguments: Sequence[str], ranks: int) -> SignalName | None:
+    """Run `python -m module arguments…` in `ranks` processes and wait for them; return None when all have finished.
 
     Raises RankFailedError if a rank fails. After Ctrl-C, SIGTERM or SIGHUP all ranks finish their step and end; a
-    second signal ends them immediately. In both cases the result is False.
+    second signal ends them immediately. In both cases the result is the first signal.
     """
     _silence_agent()
     with tempfile.TemporaryDirectory(prefix="onecurve-") as folder, _environment(_private_network()):
@@ -39,14 +41,14 @@ def launch(module: str, arguments: Sequence[str], ranks: int) -> bool:
             monitor_interval=0.1,
         )
         agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_SHUTDOWN_SECONDS)
-        with _signals_as_interrupt():
+        with _signals_as_interrupt() as received:
             try:
                 result = agent.run()
             except SignalException:
-                return False
+                return received[0] if received else "SIGINT"
         if result.is_failed():
             raise first_failure(result.failures)
-        return True
+        return None
 
 
 def _silence_agent() -> None:
@@ -78,21 +80,23 @@ def _environment(additions: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _signals_as_interrupt() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SIGINT.
+def _signals_as_interrupt() -> Iterator[list[SignalName]]:
+    """Turn SIGTERM and SIGHUP into SIGINT; yield a list to which those that were received are added.
 
     The agent forwards the signal that it receives, and the data loaders' processes ignore only SIGINT.
     """
-    previous_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    previous_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    received: list[SignalName] = []
     os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGINT"
 
-    def interrupt(_: int, __: FrameType | None) -> None:
+    def interrupt(number: int, _: FrameType | None) -> None:
+        received.append(STOP_SIGNALS[number])
         os.kill(os.getpid(), signal.SIGINT)
 
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGHUP, interrupt)
     try:
-        yield
+        yield received
     finally:
         del os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"]
         for number, handler in previous_handlers.items():

@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from onecurve.launch.failure import RankStalledError, write_failure
+from onecurve.launch.failure_file import RankStalledError, write_failure
 
 _POLL_SECONDS = 0.5
 _SHOWN_FRAMES = 8

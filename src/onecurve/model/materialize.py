@@ -82,7 +82,9 @@ class Materializer:
 
     def _create(self, tensor: Tensor) -> Tensor:
         value = self._recorder.value(tensor) if self._recorder is not None else tensor.detach()
-        if value.is_meta:  # a plain attribute that the constructor itself left without a value
+        if (
+            value.is_meta and self._device.type != "meta"
+        ):  # an attribute that the constructor itself left without a value
             return value
         value = value.to(self._device, self._target_dtype(value))
         if self._format_applies(value):

@@ -4,5 +4,5 @@ The package turns the data of describe/ into text. It does not know torch and co
 
 Start with sink.py (the protocol of a sink, and JSON lines) and progress.py (the progress bar of a run). advice.py is
 the output of `onecurve plan`, check_table.py that of `check`, cluster.py that of `probe`, and summary.py that of `run`
-and `export`.
+and `export`; text.py prints lines and wraps them on a terminal.
 """

@@ -8,7 +8,15 @@ from onecurve.describe.cluster import HostGroup
 from onecurve.describe.convert import to_plain, to_toml
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
-from onecurve.describe.units import bytes_text, count_text, hours_text, money_text, rate_text, seconds_text
+from onecurve.describe.units import (
+    bytes_text,
+    count_text,
+    hours_text,
+    money_text,
+    rate_text,
+    seconds_text,
+    with_error,
+)
 
 _BAR_WIDTH = 30
 _MIN_SHOWN_FRACTION = 0.005
@@ -36,7 +44,7 @@ def advice_lines(advice: Advice) -> list[str]:
 
 
 def _summary(advice: Advice, best: Estimate) -> list[str]:
-    step = f"{seconds_text(best.step)} ± {best.error:.0%}"
+    step = with_error(seconds_text(best.step), best.error)
     samples_per_second = best.plan.global_batch / best.step
     speed = f"{samples_per_second:,.{0 if samples_per_second >= 10 else 1}f} samples/s"
     memory = f"{bytes_text(best.memory_bytes)} of {bytes_text(best.available_bytes)} per rank"
@@ -98,7 +106,7 @@ def _plural(count: int, noun: str, ending: str = "s") -> str:
 
 
 def _price(estimate: Estimate) -> str:
-    return "" if estimate.cost is None else f", {money_text(estimate.cost)} ± {estimate.error:.0%}"
+    return "" if estimate.cost is None else f", {with_error(money_text(estimate.cost), estimate.error)}"
 
 
 def _bars(
@@ -233,7 +241,7 @@ def plan_file(advice: Advice) -> str:
     best = advice.best
     head = [
         f"# {advice.script} on {advice.cluster}: {best.plan}",
-        f"# Predicted: {seconds_text(best.step)} ± {best.error:.0%} per step, "
+        f"# Predicted: {with_error(seconds_text(best.step), best.error)} per step, "
         f"{bytes_text(best.memory_bytes)} of {bytes_text(best.available_bytes)} per rank.",
         "# You may edit this file; `onecurve check` verifies that the plan still computes the same as one device.",
         "",

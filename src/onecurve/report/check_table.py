@@ -7,6 +7,7 @@ from rich.markup import escape
 
 from onecurve.describe.plan import Plan
 from onecurve.describe.verdict import CheckResult, Verdict
+from onecurve.report.text import print_markup
 
 
 class CheckTable:
@@ -38,7 +39,7 @@ class CheckTable:
                 self._status.stop()
 
     def _print(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        print_markup(self._console, text)
 
 
 def verdict_line(verdict: Verdict, width: int) -> str:

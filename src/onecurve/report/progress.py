@@ -10,6 +10,7 @@ from rich.text import Text
 
 from onecurve.describe.record import EvaluationRecord, Record, StartRecord, StepRecord
 from onecurve.describe.units import seconds_text
+from onecurve.report.text import print_markup
 
 _FIRST_LINES = 3
 """Steps that are always printed when there is no terminal."""
@@ -33,15 +34,11 @@ class Terminal:
         if isinstance(record, StepRecord):
             self._show_step(record)
         elif isinstance(record, EvaluationRecord):
-            self._console.print(
-                f"step {record.step + 1:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}",
-                highlight=False,
-            )
+            self._print(f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}")
         elif isinstance(record, StartRecord):
-            self._console.print(_start_text(record), highlight=False)
+            self._print(_start_text(record))
         else:
-            line = f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}"
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._print(f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}")
 
     def close(self) -> None:
         if self._bar is not None:
@@ -50,9 +47,9 @@ class Terminal:
     def _show_step(self, record: StepRecord) -> None:
         seconds = sum(record.seconds.values()) - record.seconds.get("evaluation", 0.0)
         self._speed.add(self._global_batch, seconds)
-        done = record.step + 1
+        done = record.step
         if record.skipped:
-            self._console.print(f"[yellow]step {done}: loss or gradient is not finite, update skipped[/yellow]")
+            self._print(f"[yellow]step {done}: loss or gradient is not finite, update skipped[/yellow]")
         speed = f"{self._speed.samples_per_second:,.0f} samples/s"
         seconds_left = self._speed.seconds_for((self._steps - done) * self._global_batch)
         remaining = f"  {seconds_text(seconds_left)} left" if done < self._steps else ""
@@ -61,12 +58,13 @@ class Terminal:
         elif self._is_due(done):
             self._lines += 1
             self._last_line = time.monotonic()
-            self._console.print(
+            self._print(
                 f"step {done:>{len(str(self._steps))}}/{self._steps}  loss {record.loss:.4f}  {speed}  "
-                f"lr {record.lr:.2e}{remaining}",
-                highlight=False,
-                soft_wrap=True,
+                f"lr {record.lr:.2e}{remaining}"
             )
+
+    def _print(self, markup: str) -> None:
+        print_markup(self._console, markup)
 
     def _is_due(self, done: int) -> bool:
         has_waited = time.monotonic() - self._last_line >= _SECONDS_BETWEEN_LINES

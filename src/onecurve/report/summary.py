@@ -6,7 +6,9 @@ from onecurve.describe.units import bytes_text, seconds_text
 
 def summary_lines(summary: RunSummary) -> list[str]:
     """How a run ended."""
-    status = "done" if summary.steps == summary.steps_planned else "stopped"
+    status = {"finished": "done", "early_stopping": "stopped early"}.get(
+        summary.ended, f"interrupted by {summary.ended}"
+    )
     lines = [
         f"{status}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)}, "
         f"{summary.samples_per_second:,.0f} samples/s, final loss {summary.loss:.4f}"
@@ -19,9 +21,12 @@ def summary_lines(summary: RunSummary) -> list[str]:
     if summary.evaluation is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in summary.evaluation.metrics.items())
         lines.append(f"evaluation: loss {summary.evaluation.loss:.4f}{metrics}")
-    if summary.best is not None and summary.evaluation is not None and summary.best.step != summary.evaluation.step:
-        lines.append(f"best {summary.best.watch}: {summary.best.value:.4f} at step {summary.best.step + 1}")
-    return [*lines, f"weights: {summary.out}/weights.safetensors"]
+    if summary.best is not None and (summary.evaluation is None or summary.best.step != summary.evaluation.step):
+        lines.append(f"best {summary.best.watch}: {summary.best.value:.4f} at step {summary.best.step}")
+    lines.append(f"weights: {summary.out}/weights.safetensors, after step {summary.steps}")
+    if summary.best is not None and summary.best_weights is not None:
+        lines.append(f"best weights: {summary.best_weights}, after step {summary.best.step}")
+    return lines
 
 
 def export_lines(summary: ExportSummary) -> list[str]:

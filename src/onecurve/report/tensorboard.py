@@ -35,5 +35,5 @@ class TensorBoard:
 
     def _add(self, group: str, step: int, values: dict[str, float]) -> None:
         scalars = [self._summary.Value(tag=f"{group}/{name}", simple_value=value) for name, value in values.items()]
-        event = self._event(wall_time=time.time(), step=step + 1, summary=self._summary(value=scalars))
+        event = self._event(wall_time=time.time(), step=step, summary=self._summary(value=scalars))
         self._writer.add_event(event)

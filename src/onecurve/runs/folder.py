@@ -3,18 +3,19 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.store import empty
 from onecurve.describe.change import JobChange
-from onecurve.describe.convert import read_json
+from onecurve.describe.convert import from_document, from_json, null_to_nan, read_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.summary import RunSummary
 from onecurve.runs.lock import LOCK
 
 SUMMARY = "summary.json"
 WEIGHTS = "weights.safetensors"
+BEST_WEIGHTS = "best.safetensors"
 PLAN = "plan.toml"
 RECORDS = "records"
 TENSORBOARD = "tensorboard"
@@ -58,7 +59,7 @@ def clear_previous_run(folder: Path, fresh: bool) -> None:
             empty(LocalStore(folder / CHECKPOINTS))
         for name in (RECORDS, TENSORBOARD, HUGGING_FACE):
             shutil.rmtree(folder / name, ignore_errors=True)
-        for name in (WEIGHTS, SUMMARY, PLAN, ORIGIN):
+        for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise OnecurveError(f"{folder}: cannot be written ({error.strerror}); give another --out") from None
@@ -77,6 +78,19 @@ def read_origin(folder: Path) -> RunOrigin | None:
 def read_summary(folder: Path) -> RunSummary | None:
     """Return the summary of a finished run, or None if it is missing or unreadable."""
     try:
-        return read_json(RunSummary, folder / SUMMARY)
-    except (OSError, OnecurveError):
+        plain = from_json(dict[str, Any], (folder / SUMMARY).read_bytes(), SUMMARY)
+        if plain.get("version") == 1:
+            plain = _from_version_1(plain)
+        return from_document(RunSummary, null_to_nan(RunSummary, plain), SUMMARY)
+    except (OSError, OnecurveError, LookupError, TypeError):
         return None
+
+
+def _from_version_1(plain: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 counted steps from 0 and did not say how a run ended, so only one that did all its steps is read."""
+    if plain["steps"] != plain["steps_planned"]:
+        raise OnecurveError(f"{SUMMARY}: written by an older onecurve")
+    evaluations = {
+        name: plain[name] and {**plain[name], "step": plain[name]["step"] + 1} for name in ("evaluation", "best")
+    }
+    return {**plain, **evaluations, "version": RunSummary.file_version, "ended": "finished", "best_weights": None}

@@ -1,6 +1,7 @@
 """Reads the records of a run back, one rank at a time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,20 @@ def read_records(folder: Path, rank: int = 0) -> Iterator[Record]:
     """Yield the records of one rank in the order in which they were written.
 
     The last line may be incomplete while the run is in progress or after it was killed; it is then left out. Numbers
-    that were not finite are read as NaN.
+    that were not finite are read as NaN. Steps are counted from 1, also those of files that counted them from 0.
     """
     path = records_file(folder, rank)
+    version = RECORD_VERSION
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            yield _record(line, f"{path}:{number}")
+            record = _record(line, f"{path}:{number}")
+            if isinstance(record, StartRecord):  # a run that was resumed by a newer onecurve has two versions
+                version = record.version
+            elif version == 1 and isinstance(record, StepRecord | EvaluationRecord):
+                record = replace(record, step=record.step + 1)
+            yield record
 
 
 def _record(line: bytes, where: str) -> Record:

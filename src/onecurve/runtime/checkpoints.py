@@ -15,7 +15,7 @@ from onecurve.checkpoint.read_plan import States
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import SaveEvent, Saver
 from onecurve.checkpoint.snapshot import OptimizerState
-from onecurve.checkpoint.store import empty
+from onecurve.checkpoint.store import empty, step_of
 from onecurve.describe.change import JobChange
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.errors import OnecurveError
@@ -139,7 +139,7 @@ class Checkpoints:
 
     def _read(self, name: str, local_tensors: Sequence[LocalTensor]) -> Resumed:
         checkpoint = Checkpoint(self._store, name)
-        state = from_plain(TrainState, checkpoint.root.point.train_state, checkpoint.where)
+        state = _train_state(checkpoint)
         changes = self._changes(checkpoint, state)
         optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
         return Resumed(
@@ -179,7 +179,7 @@ class Checkpoints:
             if self._saver.saved_step == state.step:
                 return
         self._last_save, self.begun_step = time.monotonic(), state.step
-        best_step = state.best.step + 1 if state.best is not None else None
+        best_step = state.best.step if state.best is not None and state.best.value is not None else None
         self._saver.save(local_tensors(), optimizer_state, SavePoint(state.step, to_plain(state), best_step))
 
     def take_events(self) -> list[SaveEvent]:
@@ -193,9 +193,25 @@ class Checkpoints:
     def close(self) -> None:
         self._saver.close()
 
+    def of_step(self, step: int) -> Checkpoint | None:
+        """Return the checkpoint that was saved after `step` steps; None if it does not exist or cannot be read."""
+        self._saver.wait()
+        try:
+            names = [name for name in self._store.names() if step_of(name) == step]
+            return Checkpoint(self._store, names[-1]) if names else None
+        except (CorruptedError, OSError):
+            return None
+
     def _names(self) -> list[str]:
         try:
             self._store.clear()
             return self._store.names()
         except OSError as error:
             raise OnecurveError(f"{self._store.where}: cannot be read ({error.strerror or error})") from None
+
+
+def _train_state(checkpoint: Checkpoint) -> TrainState:
+    state = from_plain(TrainState, checkpoint.root.point.train_state, checkpoint.where)
+    if checkpoint.root.version == 2 and state.best is not None:  # it counted this step from 0
+        return replace(state, best=replace(state.best, step=state.best.step + 1))
+    return state

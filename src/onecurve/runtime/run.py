@@ -11,6 +11,7 @@ from typing import Self
 from torch import Tensor
 
 from onecurve.apply.base_part import BasePart
+from onecurve.checkpoint.export import lazy_tensors_of, write_one
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.weights import save_weights
@@ -111,7 +112,7 @@ class Run:
             trainer = self._components.trainer
             if isinstance(trainer, ManualTrainer):
                 trainer.begin_step(batch.step)
-                self.device.seed(mix(self.job.seed, batch.step, self._components.data_rank, 3))
+                self.device.seed(mix(self.job.seed, batch.step - 1, self._components.data_rank, 3))
                 batch = Batch(batch.step, [self._part.place(micro) for micro in batch.rounds])
             yield batch
 
@@ -151,16 +152,16 @@ class Run:
         evaluation = self._components.loaders.evaluation
         if evaluation is None or self.best is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
-        record = self._trainer.evaluate(self._steps_done - 1, evaluation)
+        record = self._trainer.evaluate(self._steps_done, evaluation)
         self._evaluation_seconds += record.seconds
         if self.best.add(record) and self.job.save is not None and self.job.save.best:
             self._best_improved = True
         return record
 
     def evaluation_due(self, step: int) -> bool:
-        """True if the model is to be evaluated after this step (counted from 0)."""
+        """True if the model is to be evaluated after this step (counted from 1)."""
         every = self.job.evaluate.every if self.job.evaluate else None
-        return every is not None and ((step + 1) % every == 0 or step + 1 == self.steps)
+        return every is not None and (step % every == 0 or step == self.steps)
 
     # Checkpoints
 
@@ -173,10 +174,9 @@ class Run:
         self._checkpoint_called = True
         if self._checkpoints is None:
             return
-        # On accelerators the readable report is that of the step before, whose request may have been served already:
-        # report.step counts from 0 and begun_step counts steps done, so >= means after the newest save.
+        # On accelerators the readable report is that of the step before, whose request may have been served already.
         report = self._readable
-        asked = report is not None and report.step >= self._checkpoints.begun_step and report.outcome.save
+        asked = report is not None and report.step > self._checkpoints.begun_step and report.outcome.save
         if asked or self._best_improved or self._checkpoints.due(self._steps_done):
             self._save_checkpoint()
         self._pass_on_events()
@@ -196,6 +196,30 @@ class Run:
         """Write the weights as one safetensors file. All ranks must call it; rank 0 writes."""
         self._part.sync_buffers()
         save_weights(self._part.state_dict_tensors, Path(path), writer=self.world.rank == 0)
+
+    def save_best(self, path: str | Path) -> None:
+        """Write the weights of the best evaluation so far as one safetensors file. All ranks must call it.
+
+        They are read from the checkpoint that was saved after it. Raises an OnecurveError if there is none.
+        """
+        best = self.best.best if self.best is not None else None
+        if best is None:
+            raise OnecurveError("save_best: no evaluation had a finite value; call run.evaluate() first")
+        if best.step == self._steps_done:
+            self.save(path)
+        elif self.world.rank == 0:
+            checkpoint = self._checkpoints.of_step(best.step) if self._checkpoints is not None else None
+            if checkpoint is None:
+                raise OnecurveError(
+                    f"{path}: the weights of the best evaluation, at step {best.step}, were not kept, because no "
+                    "checkpoint was saved after it; set save=onecurve.Save(best=True) in the job"
+                )
+            names = {tensor.name for tensor in self._part.state_dict_tensors}
+            weights = {name: lazy for name, lazy in lazy_tensors_of(checkpoint).items() if name in names}
+            try:
+                write_one(weights, Path(path))
+            except OSError as error:
+                raise OnecurveError(f"{path}: cannot be written ({error.strerror or error})") from None
 
     def load_model(self, checkpoint: Checkpoint) -> None:
         """Replace the weights by those of a checkpoint, to evaluate them."""
@@ -269,7 +293,7 @@ class Run:
 
     def _note(self, report: StepReport, late: bool) -> None:
         self._readable, self._newest = self._newest if late else report, report
-        self._steps_done = report.step + 1
+        self._steps_done = report.step
 
     def _save_checkpoint(self) -> None:
         assert self._checkpoints is not None
@@ -288,14 +312,13 @@ class Run:
         if not isinstance(trainer, Trainer):
             return TrainState(step=step, position=position, changes=start.changes)
         loss = self._newest.loss if self._newest is not None else self.last_loss
-        best = self.best.best if self.best is not None else None
         return TrainState(
             step=step,
             position=position,
             loss=loss if math.isfinite(loss) else None,
             loss_scale=trainer.loss_scale.value,
             good_steps=trainer.loss_scale.good_steps,
-            best=best if best is not None and math.isfinite(best.value) else None,
+            best=self.best.state if self.best is not None else None,
             changes=start.changes,
         )
 

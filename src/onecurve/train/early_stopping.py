@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 from onecurve.describe.record import EvaluationRecord
+from onecurve.describe.summary import BestEvaluation
 from onecurve.job.job import Evaluate
 from onecurve.train.state import BestState
 
@@ -13,25 +14,31 @@ class BestTracker:
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
-        self.best: BestState | None = None
+        self.state = BestState(evaluate.watch, evaluate.better)
 
     def add(self, record: EvaluationRecord) -> bool:
-        """Take note of an evaluation; return True if it is the best so far."""
-        watch, better = self._evaluate.watch, self._evaluate.better
-        value = record.loss if watch == "loss" else record.metrics[watch]
-        sign = -1 if better == "higher" else 1
-        if self.best is None or math.isnan(self.best.value) or sign * value < sign * self.best.value:
-            self.best = BestState(watch, better, value, record.step)
+        """Take note of an evaluation; return True if it is the best so far. NaN and infinity are no improvement."""
+        state = self.state
+        value = record.loss if state.watch == "loss" else record.metrics[state.watch]
+        sign = -1 if state.better == "higher" else 1
+        if math.isfinite(value) and (state.value is None or sign * value < sign * state.value):
+            self.state = BestState(state.watch, state.better, value, record.step)
             return True
-        self.best = replace(self.best, evaluations_since=self.best.evaluations_since + 1)
+        self.state = replace(state, evaluations_since=state.evaluations_since + 1)
         return False
 
-    def restore(self, best: BestState | None) -> None:
+    def restore(self, state: BestState | None) -> None:
         """Continue from a checkpoint, unless it watched something else."""
-        if best is not None and (best.watch, best.better) == (self._evaluate.watch, self._evaluate.better):
-            self.best = best
+        if state is not None and (state.watch, state.better) == (self._evaluate.watch, self._evaluate.better):
+            self.state = state
+
+    @property
+    def best(self) -> BestEvaluation | None:
+        """The best evaluation; None if there was none with a finite value."""
+        state = self.state
+        return None if state.value is None else BestEvaluation(state.watch, state.value, state.step)
 
     @property
     def out_of_patience(self) -> bool:
         patience = self._evaluate.patience
-        return patience is not None and self.best is not None and self.best.evaluations_since >= patience
+        return patience is not None and self.state.evaluations_since >= patience

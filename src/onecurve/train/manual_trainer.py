@@ -55,7 +55,7 @@ class ManualTrainer:
         }
         self._totals = self._zeros()
         self._used: set[str] = set()
-        self._step = 0
+        self._step = 1
         self._start = TrainState()
 
     def resume(self, start: TrainState, steps: int) -> None:
@@ -63,7 +63,7 @@ class ManualTrainer:
         self._start, self._steps = start, steps
 
     def begin_step(self, step: int) -> None:
-        """Set the step that updates belong to; the learning-rate schedule depends on it."""
+        """Set the step, counted from 1, that updates belong to; the learning-rate schedule depends on it."""
         self._step = step
 
     def backward(self, value: Weighted | Tensor) -> None:
@@ -85,14 +85,14 @@ class ManualTrainer:
             raise OnecurveError(f"update: {name!r} was already updated with these gradients; call run.backward first")
         self._part.reduce(name)
         update = self.updates[name]
-        lr = update.set_lr_factor(self._job.lr_factor(self._step, self._steps))
+        lr = update.set_lr_factor(self._job.lr_factor(self._step - 1, self._steps))
         flags = [torch.full_like(self._totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
         sums = torch.cat([self._totals, gradient_squares(update.local_tensors).view(1).to(self._totals), *flags])
         all_reduce_sum(self._part.group, sums)
         report = StepReport(
             step=self._step,
             lr=lr,
-            samples=self._start.samples_after(self._step + 1, self._job.global_batch),
+            samples=self._start.samples_after(self._step, self._job.global_batch),
             loss_scale=1.0,
             nominal=float(self._job.global_batch),
             sums=sums,

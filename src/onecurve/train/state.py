@@ -10,16 +10,18 @@ _MAX_COUNT = 1 << 60
 
 @dataclass(frozen=True)
 class BestState:
-    """The best evaluation so far."""
+    """The best evaluation so far, and how long ago it was."""
 
     watch: str
     """`loss`, or the name of a metric."""
     better: str
     """`lower` or `higher`."""
-    value: float
-    step: int
-    """The step after which it was measured, counted from 0."""
+    value: float | None = None
+    """None if no evaluation had a finite value yet."""
+    step: int = 0
+    """Steps done when it was measured."""
     evaluations_since: int = 0
+    """Evaluations that did not improve on it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class TrainState:
     good_steps: int = 0
     """Finite steps since the loss scale last changed."""
     best: BestState | None = None
+    """None if the job has no evaluation."""
     changes: tuple[JobChange, ...] = ()
     """Fields of the job that were changed so far, oldest first."""
 

@@ -43,7 +43,7 @@ class StepReport:
     """
 
     step: int
-    """Number of the step, counted from 0."""
+    """Number of the step, counted from 1."""
     lr: float
     """Learning rate of the first parameter group."""
     samples: int

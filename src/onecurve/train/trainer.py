@@ -51,12 +51,15 @@ class Trainer:
         self._start, self._steps = start, steps
 
     def step(self, step: int, rounds: Sequence[MicroBatch]) -> StepReport:
-        """Run one step: forward, backward, reduction, division by the true count, clipping, optimizer update."""
+        """Run one step: forward, backward, reduction, division by the true count, clipping, optimizer update.
+
+        `step` is its number, counted from 1. Learning rate and random seeds are functions of the steps done before.
+        """
         begin = time.perf_counter()
-        job, part = self._job, self._part
+        job, part, done = self._job, self._part, step - 1
         part.clear_gradients()
-        lr = self.update.set_lr_factor(job.lr_factor(step, self._steps))
-        seeds = [mix(job.seed, step, number, self._data_rank, 2) for number in range(len(rounds))]
+        lr = self.update.set_lr_factor(job.lr_factor(done, self._steps))
+        seeds = [mix(job.seed, done, number, self._data_rank, 2) for number in range(len(rounds))]
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
@@ -67,7 +70,7 @@ class Trainer:
         report = StepReport(
             step=step,
             lr=lr,
-            samples=self._start.samples_after(step + 1, job.global_batch),
+            samples=self._start.samples_after(step, job.global_batch),
             loss_scale=self._loss_scale.value,
             nominal=nominal,
             sums=sums,
@@ -78,7 +81,10 @@ class Trainer:
         return report
 
     def evaluate(self, step: int, batches: Iterable[MicroBatch]) -> EvaluationRecord:
-        """Return loss and metrics over all batches of all ranks. Filler batches are run but not counted."""
+        """Return loss and metrics over all batches of all ranks, after `step` steps.
+
+        Filler batches are run but not counted.
+        """
         begin = time.perf_counter()
         device = self._part.device.torch_device
         totals: list[Tensor] | None = None

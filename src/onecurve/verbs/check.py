@@ -8,12 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from onecurve.describe.convert import to_json
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
 from onecurve.describe.verdict import CheckResult, Outcome, Verdict
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
+from onecurve.job.script import Script, script_path
 from onecurve.launch.failure import RankFailedError
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
@@ -27,7 +28,7 @@ _MAX_DEFAULT_RANKS = 4
 
 
 def check(
-    script: str | Path,
+    script: Script,
     arguments: Sequence[str] = (),
     *,
     plans: Sequence[str | Plan] = (),
@@ -41,7 +42,7 @@ def check(
     A plan that fails or makes no progress does not end the check: the others are still compared.
 
     Args:
-        script: The Python file that defines `job()`.
+        script: The Python file that defines `job()`, or that function itself; the ranks import the file.
         arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
         plans: The plans to check: `onecurve.Plan`, short text forms, or paths of plan.toml files. Default: a matrix of
             plans for worlds of up to `ranks` ranks.
@@ -60,8 +61,7 @@ def check(
         result = oc.check("train.py", plans=["mb4×2"], steps=2)
         print(result.holds, [verdict.size for verdict in result.verdicts])
     """
-    if not Path(script).is_file():
-        raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
+    path = script_path(script, "check")
     if precision not in _STEPS:
         raise OnecurveError(f"check: precision {precision!r} (known: {', '.join(_STEPS)})")
     if (ranks is not None and ranks < 1) or (steps is not None and steps < 1):
@@ -74,7 +74,7 @@ def check(
             f"check: a plan needs {world_size} ranks, but this world has {launched.size}; start more ranks"
         )
     request = CheckRequest(
-        script=str(script),
+        script=str(path),
         arguments=tuple(arguments),
         plans=chosen,
         ranks=world_size,
@@ -86,22 +86,24 @@ def check(
     if launched is not None or world_size == 1:
         from onecurve.verbs.check_worker import check_plans
 
-        with StopRequest() as stop:
+        with StopRequest(alone=launched is None) as stop:
             return check_plans(request, stop)
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
         return check_in_ranks(replace(request, folder=folder), _launch)
 
 
-def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], bool]) -> CheckResult:
+def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], SignalName | None]) -> CheckResult:
     """Start the ranks; if a plan ends them, start them again for the plans that follow it.
 
-    `start` runs `check_as_rank` in every rank. It returns False if it was interrupted and raises RankFailedError.
+    `start` runs `check_as_rank` in every rank. It returns the signal that interrupted it, or None, and raises
+    RankFailedError.
     """
     journal = CheckJournal(Path(request.folder))
     while True:
         try:
-            if not start(request):
-                raise OnecurveError("interrupted")
+            stopped = start(request)
+            if stopped is not None:
+                raise InterruptError(f"interrupted by {stopped} before all plans were checked", stopped)
             return journal.result(request.precision)
         except RankFailedError as error:
             plan, agenda = journal.running, journal.agenda
@@ -114,7 +116,7 @@ def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], bool])
                 CheckTable([resolved.plan for resolved in agenda.plans], Console()).add(verdict)
 
 
-def _launch(request: CheckRequest) -> bool:
+def _launch(request: CheckRequest) -> SignalName | None:
     return launch("onecurve.verbs.rank", ["check", to_json(request)], request.ranks)
 
 

@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from rich.console import Console
 from onecurve.data.training_data import TrainingData, open_data
 from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_json
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.requests import CheckRequest
@@ -25,6 +25,7 @@ from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
+from onecurve.launch.stop import StopRequest
 from onecurve.planner.completion import PlanCompleter
 from onecurve.prove.matrix import plan_matrix
 from onecurve.report.check_table import CheckTable
@@ -35,7 +36,7 @@ from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
 
 
-def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
+def check_as_rank(request: str, stop: StopRequest) -> None:
     """Entry point of a launched rank. The launcher reads the result from the request's folder."""
     asked = from_json(CheckRequest, request.encode(), "request")
     if asked.verbose:
@@ -43,7 +44,7 @@ def check_as_rank(request: str, stop: Callable[[], bool]) -> None:
     check_plans(asked, stop)
 
 
-def check_plans(request: CheckRequest, stop: Callable[[], bool]) -> CheckResult | None:
+def check_plans(request: CheckRequest, stop: StopRequest) -> CheckResult | None:
     """Take part in the check of all plans that have no verdict yet; return the result on rank 0."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
@@ -72,7 +73,7 @@ def _check_remaining(
     agenda: CheckAgenda,
     world: World,
     quiet: bool,
-    stop: Callable[[], bool],
+    stop: StopRequest,
 ) -> None:
     """Check the plans that follow those with a verdict, and enter what is found into the journal."""
     plans = [resolved.plan for resolved in agenda.plans]
@@ -102,7 +103,7 @@ def _check_remaining(
         if table:
             table.add(verdicts[-1])
         if any(all_gather_text("stop" if stop() else "")):
-            raise OnecurveError(f"interrupted after {len(verdicts)} of {len(plans)} plans")
+            raise InterruptError(f"interrupted after {len(verdicts)} of {len(plans)} plans", stop.signal)
 
 
 def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:

@@ -9,7 +9,7 @@ from onecurve.describe.advice import Advice
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
-from onecurve.job.script import load_job
+from onecurve.job.script import Script, load_job, script_path
 from onecurve.planner.clusters import HERE, find_cluster, source_of
 from onecurve.planner.plan_choice import read_precisions
 from onecurve.planner.planner import Planner
@@ -19,7 +19,7 @@ from onecurve.verbs.probe import probe_this_host
 
 
 def plan(
-    script: str | Path,
+    script: Script,
     arguments: Sequence[str] = (),
     *,
     cluster: str | Cluster = HERE,
@@ -31,7 +31,7 @@ def plan(
     """Find the best way to split the job of a script on a cluster, as `onecurve plan` does. Needs no accelerator.
 
     Args:
-        script: The Python file that defines `job()`.
+        script: The Python file that defines `job()`, or that function itself.
         arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
         cluster: The machines: a `onecurve.Cluster`, a shorthand (hosts × devices × name, such as `"2x8xH100"`), or the
             path of a cluster.toml. Default: `"here"`, this host, which is measured once.
@@ -48,10 +48,11 @@ def plan(
         advice = oc.plan("train.py", cluster="8xH100", precision=["bf16"])
         print(advice.best.plan, advice.best.step, "s per step")
     """
+    path = script_path(script, "plan")
     precisions = read_precisions(precision)
     say("reading the job")
-    job = load_job(Path(script), arguments)
-    refuse_manual_backward(job, f"{script}: it cannot be planned")
+    job = load_job(path, arguments)
+    refuse_manual_backward(job, f"{path}: it cannot be planned")
     data = open_data(job)
     machines = _with_price(find_cluster(cluster, probe_this_host, say), price)
     planner = Planner(job, data, machines, precisions, say, compare_precisions=True)
@@ -60,7 +61,7 @@ def plan(
         planner.time_model()
     else:
         planner.ignore_read_time()
-    advice = replace(planner.advice(str(script)), machines_source=source_of(cluster))
+    advice = replace(planner.advice(str(path)), machines_source=source_of(cluster))
     if out is not None and advice.best is not None:
         Path(out).write_text(plan_file(advice), encoding="utf-8")
     return advice

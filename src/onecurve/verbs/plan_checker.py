@@ -209,9 +209,9 @@ class PlanChecker:
     def _losses(self, assembly: Assembly, plan: Plan) -> Iterator[tuple[int, float]]:
         data_rank = plan.mesh.data_rank(self._world.rank)
         for batch in self._data.batches(plan, data_rank, workers=0):
-            if batch.step == self.steps:
+            if batch.step > self.steps:
                 return
-            yield batch.step, assembly.trainer.step(batch.step, batch.rounds).loss
+            yield batch.step - 1, assembly.trainer.step(batch.step, batch.rounds).loss
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import read_toml, to_json, write_toml
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError
 from onecurve.describe.requests import ProbeRequest
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
@@ -40,9 +40,9 @@ def probe(out: str | Path = "cluster.toml", *, quiet: bool = True) -> Cluster | 
     ranks = min(host.cores, _MAX_PROBE_RANKS) if host.device_kind == "cpu" else host.devices
     with tempfile.TemporaryDirectory(prefix="onecurve-probe-") as scratch:
         result = Path(scratch) / "cluster.toml"
-        launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(result)))], ranks)
-        if not result.exists():
-            raise OnecurveError("interrupted before the probe was done")
+        stopped = launch("onecurve.verbs.rank", ["probe", to_json(replace(request, out=str(result)))], ranks)
+        if stopped is not None:
+            raise InterruptError("interrupted before the probe was done", stopped)
         cluster = read_toml(Cluster, result)
     write_toml(cluster, Path(out))
     return cluster

@@ -11,14 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.change import read_change
-from onecurve.describe.convert import from_plain, read_toml, to_json
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.convert import from_plain, read_toml, to_document, to_json
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.device import local_cluster
+from onecurve.device.files import replace_file
 from onecurve.device.world import World
+from onecurve.job.script import Script, load_job, script_path
 from onecurve.launch.local import launch
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
@@ -31,7 +33,7 @@ _SHORT_RUN_SECONDS = 120.0
 
 
 def run(
-    script: str | Path,
+    script: Script,
     arguments: Sequence[str] = (),
     *,
     plan: str | Plan = AUTO,
@@ -50,8 +52,11 @@ def run(
     It starts its ranks on this host, and continues from the newest checkpoint in the run's folder. Under torchrun it is
     one of the ranks.
 
+    SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step and save it; `ended` in the summary then names the
+    signal. A signal before the first step, or a second one, raises an error instead.
+
     Args:
-        script: The Python file that defines `job()`.
+        script: The Python file that defines `job()`, or that function itself; the ranks import the file.
         arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
         plan: How to split the job: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default:
             `"auto"`, the plan of the run that is continued, or else the best plan that is found for this host.
@@ -77,9 +82,7 @@ def run(
         print(summary.steps, "steps, loss", summary.loss)
         oc.run("train.py", ["lr=1e-4", "steps=6"], plan="mb8", out="runs/first", change=["lr", "steps"])
     """
-    script = Path(script)
-    if not script.is_file():
-        raise OnecurveError(f"{script}: no such file; give the Python file that defines job()")
+    script = script_path(script, "run")
     folder = Path(out) if out is not None else Path("runs") / script.stem
     chosen = read_plan(plan)
     changed = read_change(change)
@@ -120,7 +123,7 @@ def run(
     if launched_elsewhere or (ranks == 1 and estimate is None):
         from onecurve.verbs.run_worker import train
 
-        with StopRequest() as stop:
+        with StopRequest(alone=not launched_elsewhere) as stop:
             return train(request, stop)
     assert ranks is not None
     summary = _launch(request, ranks)
@@ -134,10 +137,17 @@ def _launch(request: RunRequest, ranks: int) -> RunSummary:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
     with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
         result = Path(scratch) / SUMMARY
-        launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
-        if not result.exists():
-            raise OnecurveError("interrupted before the ranks could finish; earlier checkpoints are unchanged")
-        return from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
+        stopped = launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
+        if stopped is not None and not result.exists():
+            raise InterruptError(
+                "interrupted before the ranks could finish; earlier checkpoints are unchanged", stopped
+            )
+        summary = from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
+    if stopped is not None and summary.interrupted and summary.ended != stopped:
+        # The ranks receive SIGINT whatever the signal was.
+        summary = replace(summary, ended=stopped)
+        replace_file(Path(request.out) / SUMMARY, [to_json(to_document(summary)).encode()])
+    return summary
 
 
 def _plan_of_folder(folder: Path, fresh: bool) -> Plan | None:
@@ -153,7 +163,6 @@ def _plan_here(
 ) -> Estimate | None:
     """Return the best plan on this host, or None if the job cannot be planned: it is then run as it is."""
     from onecurve.data.training_data import open_data
-    from onecurve.job.script import load_job
     from onecurve.planner.clusters import this_host
     from onecurve.planner.planner import Planner
     from onecurve.verbs.probe import probe_this_host

@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,16 +18,18 @@ from onecurve.describe.convert import from_json, to_document, to_json, to_plain,
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
 from onecurve.describe.requests import RunRequest
-from onecurve.describe.summary import BestEvaluation, RunSummary
+from onecurve.describe.summary import Ending, RunSummary
 from onecurve.device.collectives import barrier
 from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.job.script import load_job
+from onecurve.launch.stop import StopRequest
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
 from onecurve.report.tensorboard import TensorBoard
 from onecurve.runs.folder import (
+    BEST_WEIGHTS,
     HUGGING_FACE,
     ORIGIN,
     PLAN,
@@ -52,7 +54,7 @@ _MAX_SKIPPED_STEPS = 50
 _RECENT_STEPS = 1000
 
 
-def run_as_rank(request: str, stop: Callable[[], bool]) -> None:
+def run_as_rank(request: str, stop: StopRequest) -> None:
     """Entry point of a launched rank."""
     asked = from_json(RunRequest, request.encode(), "request")
     if asked.verbose:
@@ -62,7 +64,7 @@ def run_as_rank(request: str, stop: Callable[[], bool]) -> None:
         Path(asked.result).write_text(json.dumps(to_plain(summary)))  # Python's JSON keeps NaN
 
 
-def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
+def train(request: RunRequest, stop: StopRequest) -> RunSummary | None:
     """Do one rank's whole run; return the summary on rank 0."""
     begin = time.perf_counter()
     job = load_job(Path(request.script), request.arguments)
@@ -108,11 +110,14 @@ def train(request: RunRequest, stop: Callable[[], bool]) -> RunSummary | None:
             run.finish()
             log.write_events()
             run.save(out / WEIGHTS)
+            best_weights = _save_best(run, out / BEST_WEIGHTS, log)
         finally:
             log.close()
         if not is_first:
             return None
-        summary = progress.summary(run, out, time.perf_counter() - begin, request.predicted)
+        ended = _ending(run, progress.steps, stop)
+        seconds = time.perf_counter() - begin
+        summary = progress.summary(run, out, ended, best_weights, seconds, request.predicted)
         replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
         return summary
 
@@ -133,7 +138,7 @@ class LoopProgress:
     """Seconds of the latest steps, without evaluations and checkpoints."""
 
     def add(self, record: StepRecord) -> None:
-        self.steps, self.loss = record.step + 1, record.loss
+        self.steps, self.loss = record.step, record.loss
         self.consecutive_skips = self.consecutive_skips + 1 if record.skipped else 0
         if self.consecutive_skips == _MAX_SKIPPED_STEPS:
             raise OnecurveError(
@@ -145,17 +150,26 @@ class LoopProgress:
         self.training_seconds += seconds
         self.recent_seconds.append(seconds - record.seconds["checkpoint"])
 
-    def summary(self, run: Run, out: Path, seconds: float, predicted: dict[str, float]) -> RunSummary:
-        best = run.best.best if run.best is not None else None
+    def summary(
+        self,
+        run: Run,
+        out: Path,
+        ended: Ending,
+        best_weights: str | None,
+        seconds: float,
+        predicted: dict[str, float],
+    ) -> RunSummary:
         return RunSummary(
             out=str(out),
             plan=str(run.plan),
             ranks=run.world.size,
             steps=self.steps,
             steps_planned=run.steps,
+            ended=ended,
             loss=self.loss,
             evaluation=self.evaluation,
-            best=BestEvaluation(best.watch, best.value, best.step) if best is not None else None,
+            best=run.best.best if run.best is not None else None,
+            best_weights=best_weights,
             seconds=seconds,
             samples_per_second=self.own_steps * run.job.global_batch / max(self.training_seconds, 1e-9),
             step_seconds=statistics.median(self.recent_seconds) if self.recent_seconds else 0.0,
@@ -232,6 +246,25 @@ def _log_step(log: RunLog, progress: LoopProgress, report: StepReport) -> None:
     record = report.record()
     progress.add(record)
     log.write(record)
+
+
+def _ending(run: Run, steps: int, stop: StopRequest) -> Ending:
+    if steps == run.steps:
+        return "finished"
+    return "early_stopping" if run.out_of_patience else stop.signal
+
+
+def _save_best(run: Run, path: Path, log: RunLog) -> str | None:
+    """Write the weights of the best evaluation; return the file, or None if there is none. All ranks call it."""
+    if run.best is None or run.best.best is None:
+        return None
+    try:
+        run.save_best(path)
+    except OnecurveError as error:  # the run itself has ended well
+        path.unlink(missing_ok=True)
+        log.write(EventRecord("warning", str(error)))
+        return None
+    return str(path)
 
 
 def _write_origin(run: Run, out: Path, request: RunRequest, proof: str) -> None:

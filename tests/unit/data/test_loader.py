@@ -116,7 +116,7 @@ def positions(order: Order, begin: int, end: int) -> list[int]:
 def test_batches_continue_at_any_step_and_position(workers: int) -> None:
     order, plan = Order([50], 3), Plan(Mesh(replicate=2), (3, 1), 2)
     batches = TrainingBatches(Reader(Noisy(50), 3), order, plan, 1, 4, workers)
-    assert [batch.step for batch in batches] == [0, 1, 2, 3]
+    assert [batch.step for batch in batches] == [1, 2, 3, 4]
     batches.start(2, 21, 4)
     # Rank 1 has the last sample of each round of four.
     assert ids(batches) == [
@@ -124,7 +124,7 @@ def test_batches_continue_at_any_step_and_position(workers: int) -> None:
         [positions(order, 32, 33), positions(order, 36, 37)],
     ]
     batches.start(3, 40, 6)
-    assert [batch.step for batch in batches] == [3, 4, 5]
+    assert [batch.step for batch in batches] == [4, 5, 6]
 
 
 def test_a_rank_without_samples_gets_a_filler_batch_that_does_not_count() -> None:

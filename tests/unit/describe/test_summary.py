@@ -10,4 +10,4 @@ def test_fields_are_given_by_name() -> None:
     with pytest.raises(TypeError, match="positional"):
         ExportSummary(*EXPORT.values())
     with pytest.raises(TypeError, match="positional"):
-        RunSummary("runs/1", "mb8 fp32", 1, 10, 10, 0.5, None, None, 60.0, 100.0)
+        RunSummary("runs/1", "mb8 fp32", 1, 10, 10, "finished", 0.5, None, None, None, 60.0, 100.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onecurve.describe.units import bytes_text, count_text, hours_text, money_text, rate_text, seconds_text
+from onecurve.describe.units import bytes_text, count_text, hours_text, money_text, rate_text, seconds_text, with_error
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,10 @@ def test_counts(count: float, text: str) -> None:
 )
 def test_rates(rate: float, text: str) -> None:
     assert rate_text(rate) == text
+
+
+def test_an_error_is_an_interval_only_if_the_interval_is_above_zero() -> None:
+    assert with_error("41.2 ms", 0.12) == "41.2 ms ± 12%"
+    assert with_error("$1,240", 0.99) == "$1,240 ± 99%"
+    assert with_error("41.2 ms", 0.999) == "41.2 ms (a rough guess: up to 2.0 times as much)"
+    assert with_error("$1,240", 2.59) == "$1,240 (a rough guess: up to 3.6 times as much)"

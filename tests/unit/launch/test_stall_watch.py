@@ -21,8 +21,10 @@ def test_a_rank_without_progress_ends_with_its_position(tmp_path) -> None:
     ended = python("-c", SCRIPT, TORCHELASTIC_ERROR_FILE=str(file))
     assert ended.returncode == 1
     assert ended.stdout == "still there\n"
-    text = json.loads(file.read_text())["message"]["message"]
+    failure = json.loads(file.read_text())
+    text = failure["message"]["message"]
     assert "plan mb8: no progress for 1 s; the rank waits in wait (threading.py:" in text
+    assert not failure["own"]  # an error in the user's input would be a refusal of the plan
 
 
 def test_a_rank_that_leaves_in_time_goes_on() -> None:

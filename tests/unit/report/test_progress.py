@@ -18,7 +18,7 @@ def step(number: int, **changes) -> StepRecord:
         "gradient_norm": 1.0,
         "lr": 1e-3,
         "loss_scale": 1.0,
-        "samples": 8 * (number + 1),
+        "samples": 8 * number,
     }
     return StepRecord(**(fields | {"skipped": False, "seconds": {"rounds": 0.1}} | changes))
 
@@ -33,7 +33,7 @@ def shown(records, steps: int = 400, **console) -> str:
 
 
 def test_without_a_terminal_a_few_plain_lines_are_printed() -> None:
-    text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400), *map(step, range(400))])
+    text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400), *map(step, range(1, 401))])
     lines = text.splitlines()
     assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps"
     assert lines[1] == "step   1/400  loss 2.5000  80 samples/s  lr 1.00e-03  39.9 s left"
@@ -43,7 +43,7 @@ def test_without_a_terminal_a_few_plain_lines_are_printed() -> None:
 
 
 def test_in_a_terminal_the_bar_fits_80_columns() -> None:
-    text = shown([step(119, loss=12.3456, seconds={"rounds": 0.0001})], steps=99_999, force_terminal=True)
+    text = shown([step(120, loss=12.3456, seconds={"rounds": 0.0001})], steps=99_999, force_terminal=True)
     last = text.split("\r")[-1].split("\n")[-2]
     assert "120/99999" in last
     assert "loss 12.3456" in last
@@ -52,7 +52,7 @@ def test_in_a_terminal_the_bar_fits_80_columns() -> None:
 
 def test_events_are_printed() -> None:
     text = shown(
-        [step(0, skipped=True), EvaluationRecord(4, 1.5, {"top1": 0.75}, 360, 0.25), EventRecord("stopped", "x")]
+        [step(1, skipped=True), EvaluationRecord(5, 1.5, {"top1": 0.75}, 360, 0.25), EventRecord("stopped", "x")]
     )
     assert "step 1: loss or gradient is not finite, update skipped" in text
     assert "step   5/400  evaluation: loss 1.5000  top1 0.7500  (360 samples, 250.0 ms)" in text

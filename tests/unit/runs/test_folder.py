@@ -1,11 +1,12 @@
 """What may be removed from a run's folder, and what is read back from it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from onecurve.checkpoint.store import name_of
-from onecurve.describe.convert import to_document, to_json
+from onecurve.describe.convert import to_document, to_json, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.summary import BestEvaluation, RunSummary
@@ -28,9 +29,11 @@ RUN_SUMMARY = RunSummary(
     ranks=1,
     steps=10,
     steps_planned=10,
+    ended="finished",
     loss=0.25,
-    evaluation=EvaluationRecord(9, 0.5, {"accuracy": 0.75}, 64, 1.5),
-    best=BestEvaluation("loss", 0.5, 9),
+    evaluation=EvaluationRecord(10, 0.5, {"accuracy": 0.75}, 64, 1.5),
+    best=BestEvaluation("loss", 0.5, 10),
+    best_weights=None,
     seconds=12.5,
     samples_per_second=100.0,
 )
@@ -88,6 +91,23 @@ def test_one_file_of_a_run_makes_a_folder_a_runs_folder(tmp_path: Path, mark: st
 def test_a_summary_is_read_back(tmp_path: Path) -> None:
     (tmp_path / SUMMARY).write_text(document(RUN_SUMMARY))
     assert read_summary(tmp_path) == RUN_SUMMARY
+
+
+def version_1(**changes: object) -> str:
+    """A summary as version 1 wrote it: steps counted from 0, and nothing about how the run ended."""
+    plain = to_plain(RUN_SUMMARY) | {"version": 1}
+    del plain["ended"], plain["best_weights"]
+    plain["best"]["step"] = plain["evaluation"]["step"] = 9
+    return to_json(plain | changes)
+
+
+def test_a_summary_of_version_1_is_read_with_steps_counted_from_1(tmp_path: Path) -> None:
+    (tmp_path / SUMMARY).write_text(version_1())
+    assert read_summary(tmp_path) == RUN_SUMMARY
+    (tmp_path / SUMMARY).write_text(version_1(best=None, evaluation=None))
+    assert read_summary(tmp_path) == replace(RUN_SUMMARY, best=None, evaluation=None)
+    (tmp_path / SUMMARY).write_text(version_1(steps=5))  # it does not say why it ended
+    assert read_summary(tmp_path) is None
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[1]", document(RUN_SUMMARY, version=99), document(RUN_ORIGIN)])

@@ -1,6 +1,7 @@
 """Records are read back as they were written, also those of a run that was killed."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def step_record(step: int, loss: float = 2.5, gradient_norm: float = 1.0) -> Ste
         gradient_norm=gradient_norm,
         lr=1e-3,
         loss_scale=1.0,
-        samples=8 * (step + 1),
+        samples=8 * step,
         skipped=not math.isfinite(loss),
         seconds={"data": 0.1, "rounds": 0.2},
     )
@@ -91,8 +92,15 @@ def test_records_of_a_newer_version_are_refused(tmp_path: Path) -> None:
         plan="mb8 fp32", ranks=2, device="cpu", parameters=21, steps=10, version=RECORD_VERSION + 1, predicted={}
     )
     write(tmp_path, [newer])
-    with pytest.raises(OnecurveError, match=r"rank-0.jsonl:1: .* version 2, .* up to 1; upgrade onecurve"):
+    with pytest.raises(OnecurveError, match=r"rank-0.jsonl:1: .* version 3, .* up to 2; upgrade onecurve"):
         list(read_records(tmp_path))
+
+
+def test_steps_that_were_counted_from_0_are_read_as_counted_from_1(tmp_path: Path) -> None:
+    older = replace(START, version=1)
+    write(tmp_path, [older, step_record(0), EVALUATION, START, step_record(2)])  # resumed by a newer onecurve
+    _, first, evaluation, _, second = read_records(tmp_path)
+    assert (first, evaluation, second) == (replace(step_record(0), step=1), replace(EVALUATION, step=1), step_record(2))
 
 
 def test_an_unknown_kind_of_record_is_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import onecurve as oc
+from onecurve.checkpoint.hashed_json import dump_hashed, load_hashed
 from onecurve.data.order import Order
 from onecurve.runs.lock import RunLock
 
@@ -49,7 +50,7 @@ def train(
         for batch in run:
             records.append(run.step(batch).record())
             run.checkpoint()
-            if batch.step + 1 == stop:
+            if batch.step == stop:
                 break
         return records, {name: tensor.detach().clone() for name, tensor in run.model.state_dict().items()}
 
@@ -95,7 +96,7 @@ def test_a_changed_run_equals_a_loop_by_hand(
     before, _ = train(first, tmp_path, stop=STOP)
     after, weights = train(second, tmp_path, change)
     losses, expected = by_hand(first, second, steps)
-    assert [record.step for record in after] == list(range(STOP, steps))
+    assert [record.step for record in after] == list(range(STOP + 1, steps + 1))
     assert [record.loss for record in before + after] == pytest.approx(losses, rel=1e-13)
     for name, tensor in expected.items():
         torch.testing.assert_close(weights[name], tensor, rtol=1e-12, atol=1e-14)
@@ -112,7 +113,7 @@ def ids(job: oc.Job, out: Path, change: str = "", stop: int | None = None) -> li
             seen.append([round(value * 16) for micro in batch.rounds for value in micro.inputs[:, 0].tolist()])
             run.step(batch)
             run.checkpoint()
-            if batch.step + 1 == stop:
+            if batch.step == stop:
                 break
     return seen
 
@@ -157,15 +158,31 @@ def test_the_best_evaluation_stays(tmp_path: Path) -> None:
     with oc.prepare(make_job(evaluate=evaluate), "mb6", out=tmp_path) as run:
         for batch in run:
             run.step(batch)
-            if batch.step == 1:
+            if batch.step == 2:
                 value = run.evaluate().loss
             run.checkpoint()
-            if batch.step + 1 == STOP:
+            if batch.step == STOP:
                 break
     with oc.prepare(make_job(evaluate=evaluate, steps=12), "mb6", out=tmp_path, change="steps") as run:
         assert run.best is not None
         assert run.best.best is not None
-        assert run.best.best.value == value
+        assert (run.best.best.value, run.best.best.step) == (value, 2)
+
+
+def test_an_older_checkpoint_counted_the_best_step_from_0_and_changes_as_now(tmp_path: Path) -> None:
+    evaluate = oc.Evaluate(Points, every=2)
+    train(make_job(evaluate=evaluate), tmp_path, stop=2)
+    with oc.prepare(make_job(evaluate=evaluate, steps=12), "mb6 fp64", out=tmp_path, change="steps") as run:
+        run.step(next(iter(run)))
+        run.evaluate()
+    for path in tmp_path.glob("checkpoints/*/root.json"):
+        root = load_hashed(dict[str, Any], path.read_bytes(), "root")
+        path.write_bytes(dump_hashed({**root, "version": 2}))
+    with oc.prepare(make_job(evaluate=evaluate, steps=14), "mb6 fp64", out=tmp_path, change="steps") as run:
+        assert [change.step for change in run.changes] == [2, 3]
+        assert run.best is not None
+        assert run.best.best is not None
+        assert run.best.best.step == 4  # the file has 3
 
 
 def test_a_loop_with_its_own_backward_continues_with_the_new_rate_and_batch(tmp_path: Path) -> None:
@@ -178,7 +195,7 @@ def test_a_loop_with_its_own_backward_continues_with_the_new_rate_and_batch(tmp_
                 report = run.update()
                 seen.append((report.lr, report.samples))
                 run.checkpoint()
-                if batch.step + 1 == stop:
+                if batch.step == stop:
                     break
         return seen
 

@@ -65,13 +65,13 @@ def test_leaving_the_block_saves_where_the_training_stands(tmp_path: Path) -> No
         for batch in run:
             run.step(batch)
             run.checkpoint()
-            if batch.step == 2:
+            if batch.step == 3:
                 break
     assert saved_steps(tmp_path) == [3]
     with oc.prepare(make_job(), "mb8", out=tmp_path) as run:
         assert run.first_step == 3
         assert "from step 3" in run.resumed
-        assert [batch.step for batch in run] == [3]
+        assert [batch.step for batch in run] == [4]
 
 
 def test_an_exception_in_the_block_saves_nothing_and_frees_the_folder(tmp_path: Path) -> None:
@@ -97,10 +97,49 @@ def test_the_best_evaluation_is_saved(tmp_path: Path) -> None:
     with oc.prepare(job, "mb8", out=tmp_path) as run:
         for batch in run:
             run.step(batch)
-            if batch.step == 1:
+            if batch.step == 2:
                 run.evaluate()
             run.checkpoint()
     assert saved_steps(tmp_path) == [2, 4]
+
+
+def falling_loss(**save: object) -> oc.Job:
+    """The first evaluation, after step 2, is the best."""
+    evaluate = oc.Evaluate(Points, every=2, better="higher")
+    return make_job(steps=6, evaluate=evaluate, save=oc.Save(every=100, **save))
+
+
+def train_until(job: oc.Job, out: Path, last: int) -> dict[str, Tensor]:
+    """Train until a step; return the weights of the best evaluation."""
+    with oc.prepare(job, "mb8", out=out) as run:
+        for batch in run:
+            run.step(batch)
+            if run.evaluation_due(batch.step):
+                run.evaluate()
+            run.checkpoint()
+            if batch.step == last:
+                break
+        run.save_best(out / "best.safetensors")
+    return load_file(out / "best.safetensors")
+
+
+def test_the_best_weights_are_those_of_the_best_evaluation_also_after_a_resume(tmp_path: Path) -> None:
+    expected = train_until(falling_loss(), tmp_path / "two", 2)
+    found = train_until(falling_loss(), tmp_path / "six", 4)
+    resumed = train_until(falling_loss(), tmp_path / "six", 6)
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor)
+        assert torch.equal(resumed[name], tensor)
+
+
+def test_best_weights_that_were_not_kept_are_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(oc.OnecurveError, match=r"best evaluation, at step 2, were not kept.*Save\(best=True\)"):
+        train_until(falling_loss(best=False), tmp_path, 4)
+    with (
+        oc.prepare(make_job(), "mb8") as run,
+        pytest.raises(oc.OnecurveError, match="no evaluation had a finite value"),
+    ):
+        run.save_best(tmp_path / "best.safetensors")
 
 
 def test_a_loop_that_never_calls_checkpoint_gets_one_warning(
@@ -147,7 +186,7 @@ def test_the_seconds_of_a_step_add_up_to_the_wall_time_between_steps(tmp_path: P
 
 def test_an_evaluation_is_due_at_multiples_of_every_and_at_the_end() -> None:
     with oc.prepare(make_job(steps=7, evaluate=oc.Evaluate(Points, every=3)), "mb8") as run:
-        assert [step for step in range(7) if run.evaluation_due(step)] == [2, 5, 6]
+        assert [step for step in range(1, 8) if run.evaluation_due(step)] == [3, 6, 7]
     with oc.prepare(make_job(), "mb8") as run:
         assert not any(run.evaluation_due(step) for step in range(4))
 

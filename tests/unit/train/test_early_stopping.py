@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 import onecurve as oc
+from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.record import EvaluationRecord
+from onecurve.describe.summary import BestEvaluation
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.state import BestState
 
@@ -26,7 +28,8 @@ def improvements(tracker: BestTracker, losses: list[float]) -> list[bool]:
 def test_a_lower_loss_is_an_improvement_and_an_equal_one_is_not() -> None:
     best = tracker()
     assert improvements(best, [3.0, 2.0, 2.0, 2.5, 1.0]) == [True, True, False, False, True]
-    assert best.best == BestState("loss", "lower", 1.0, 4, evaluations_since=0)
+    assert best.best == BestEvaluation("loss", 1.0, 4)
+    assert best.state == BestState("loss", "lower", 1.0, 4, evaluations_since=0)
 
 
 def test_a_watched_metric_may_be_better_if_it_is_higher() -> None:
@@ -34,13 +37,27 @@ def test_a_watched_metric_may_be_better_if_it_is_higher() -> None:
     assert best.add(evaluation(0, 1.0, auc=0.5))
     assert not best.add(evaluation(1, 0.1, auc=0.4))
     assert best.add(evaluation(2, 9.0, auc=0.6))
-    assert best.best == BestState("auc", "higher", 0.6, 2)
+    assert best.best == BestEvaluation("auc", 0.6, 2)
 
 
-def test_a_nan_is_never_better_and_is_replaced_by_any_number() -> None:
-    best = tracker()
-    assert improvements(best, [math.nan, 5.0, math.nan, 6.0]) == [True, True, False, False]
-    assert best.best == BestState("loss", "lower", 5.0, 1, evaluations_since=2)
+@pytest.mark.parametrize("better", ["lower", "higher"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_never_the_best(value: float, better: str) -> None:
+    best = tracker(better=better)
+    assert improvements(best, [value, value]) == [False, False]
+    assert best.best is None
+    assert improvements(best, [5.0, value]) == [True, False]
+    assert best.best == BestEvaluation("loss", 5.0, 0)
+
+
+def test_evaluations_that_are_not_finite_use_up_the_patience() -> None:
+    best = tracker(patience=3)
+    improvements(best, [math.nan, math.nan])
+    resumed = tracker(patience=3)
+    resumed.restore(from_json(BestState, to_json(best.state).encode(), "checkpoint"))
+    assert not resumed.out_of_patience
+    resumed.add(evaluation(3, math.nan))
+    assert resumed.out_of_patience
 
 
 def test_patience_counts_evaluations_without_an_improvement() -> None:

@@ -8,10 +8,12 @@ import torch
 
 import onecurve as oc
 from harness import SMALL
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
+from onecurve.describe.requests import CheckRequest
 from onecurve.verbs import plan_checker
+from onecurve.verbs.check import check_in_ranks
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +116,12 @@ def test_a_failing_plan_on_one_rank_does_not_end_the_check(monkeypatch: pytest.M
     assert result is not None
     assert [verdict.outcome for verdict in result.verdicts] == ["failed", "holds"]
     assert "RuntimeError: no kernel" in result.verdicts[0].reason
+
+
+def test_a_check_that_a_signal_interrupts_names_it(tmp_path) -> None:
+    request = CheckRequest(
+        script=SMALL, arguments=(), plans=(), ranks=2, steps=1, precision="fp64", quiet=True, folder=str(tmp_path)
+    )
+    with pytest.raises(InterruptError, match="interrupted by SIGTERM before all plans were checked") as caught:
+        check_in_ranks(request, lambda _: "SIGTERM")
+    assert caught.value.signal == "SIGTERM"

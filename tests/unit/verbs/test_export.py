@@ -1,5 +1,6 @@
 """`onecurve export` in this process: its arguments, and the weights of a finished run."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import onecurve as oc
-from harness import SMALL
+from harness import SMALL, TESTS
 from onecurve.describe.convert import to_document, to_json
 from onecurve.job.script import load_job
 from onecurve.runs.folder import ORIGIN, RunOrigin
@@ -89,7 +90,7 @@ def test_a_path_that_cannot_be_written_is_refused(finished: tuple[Path, dict[str
 
 
 def test_best_exports_the_checkpoint_of_the_best_evaluation(tmp_path: Path) -> None:
-    last = train(tmp_path, evaluate_after=0)
+    last = train(tmp_path, evaluate_after=1)
     summary = oc.export(tmp_path, best=True, quiet=True)
     assert summary.step == 1
     exported = load_file(summary.path)
@@ -103,3 +104,51 @@ def test_checkpoints_in_another_place_are_found_through_the_origin(
     origin = RunOrigin("train.py", (), str(finished[0] / "checkpoints"))
     (tmp_path / ORIGIN).write_text(to_json(to_document(origin)))
     assert oc.export(tmp_path, quiet=True).step == 2
+
+
+TIED_SCRIPT = """
+import onecurve as oc, torch
+from torch import nn
+
+class Tied(nn.Module):
+    # A head that shares the weight of the embedding, as in examples/gpt.py.
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.hidden = nn.Embedding(8, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 8, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x):
+        return self.head(self.hidden(self.embedding(x)))
+
+class Words:
+    def __len__(self): return 16
+    def __getitem__(self, index): return torch.tensor(index % 8), torch.tensor(index % 8)
+
+def job():
+    return oc.Job(model=Tied, loss=oc.loss.cross_entropy, data=Words, optimizer=oc.SGD(lr=0.1), global_batch=8, steps=2)
+"""
+
+
+def test_the_documented_recipe_loads_int8_weights_of_a_model_with_a_tied_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torchao")
+    script, folder = tmp_path / "tied.py", tmp_path / "runs" / "gpt"
+    script.write_text(TIED_SCRIPT)
+    with oc.prepare(load_job(script), "mb8", out=folder) as run:
+        for batch in run:
+            run.step(batch)
+            run.checkpoint()
+        trained = run.model
+    oc.export(folder, "int8", script=script, quiet=True)
+    document = (TESTS.parent / "docs" / "checkpoints.md").read_text()
+    (recipe,) = [code for code in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "unflatten" in code]
+    model: Any = load_job(script).model()
+    monkeypatch.chdir(tmp_path)
+    exec(recipe, {"model": model})
+    assert model.head.weight is model.embedding.weight
+    assert torch.equal(model.embedding.weight, trained.embedding.weight)
+    assert model.hidden.weight.dequantize().sub(trained.hidden.weight).abs().max() < 0.01
+    words = torch.arange(8)
+    torch.testing.assert_close(model(words), trained(words), rtol=0.05, atol=0.05)

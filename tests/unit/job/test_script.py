@@ -1,0 +1,70 @@
+"""Verbs take a script's path or its job function; anything else is refused with the fix."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import onecurve as oc
+from harness import python
+from onecurve.job.script import load_job, script_path
+
+SCRIPT = """
+import onecurve as oc, torch
+
+def job() -> oc.Job:
+    return oc.Job(model=lambda: torch.nn.Linear(3, 1), loss=oc.loss.mse, data=Points, optimizer=oc.SGD(lr=0.1),
+                  global_batch=8, steps=2)
+
+class Points:
+    def __len__(self): return 16
+    def __getitem__(self, index): return torch.full((3,), index / 16), torch.zeros(1)
+"""
+
+
+def nested() -> Callable[[], oc.Job]:
+    def job() -> oc.Job:
+        raise AssertionError("not called")
+
+    return job
+
+
+def make() -> oc.Job:
+    raise AssertionError("not called")
+
+
+def test_the_function_job_of_a_file_stands_for_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "with_job.py"
+    path.write_text(SCRIPT)
+    load_job(path)
+    assert script_path(sys.modules["with_job"].job, "run") == path
+    assert script_path(str(path), "run") == path
+
+
+@pytest.mark.parametrize("verb", [oc.run, oc.plan, oc.check])
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        (make, "the function 'make'"),
+        (nested(), "the function 'nested.<locals>.job'"),
+        (3, "an object of type int"),
+    ],
+)
+def test_what_the_ranks_cannot_import_is_refused_with_the_fix(verb: Callable[..., Any], given: Any, what: str) -> None:
+    with pytest.raises(oc.OnecurveError) as caught:
+        verb(given)
+    assert str(caught.value).startswith(f"{verb.__name__}: got {what}; ")
+    assert "give the path of the Python file that defines job(), or a function named 'job'" in str(caught.value)
+
+
+def test_a_script_runs_its_own_job_under_a_guard_only(tmp_path: Path) -> None:
+    guarded = "if __name__ == '__main__':\n    print(oc.run(job, ranks=2, quiet=True).steps)\n"
+    (tmp_path / "guarded.py").write_text(SCRIPT + guarded)
+    done = python("guarded.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    (tmp_path / "bare.py").write_text(SCRIPT + "oc.run(job, ranks=2, quiet=True)\n")
+    failed = python("bare.py", cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "bare.py: it calls onecurve.run while it is imported, which every rank does; put the call" in failed.stderr

@@ -1,0 +1,61 @@
+"""Lines are wrapped between words on a terminal, and left as they are anywhere else."""
+
+import io
+import sys
+
+import pytest
+from rich.console import Console
+
+from onecurve.describe.record import EventRecord, StartRecord
+from onecurve.report.progress import Terminal
+from onecurve.report.text import print_lines, wrapped
+
+LONG = "  shard2·tensor2 mb4 fp32  12% slower: all-gathers of the parameters take 41.2 ms of each step"
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_no_line_is_broken_inside_a_word_or_wider_than_the_terminal(width: int) -> None:
+    bar = "  backward      750.0 ms   75%  ██████████████████████"
+    for line in [LONG, bar, "step    41.2 ms ± 12%, 1,024 samples/s, 38% of peak FLOP/s", "note: " + "word " * 30]:
+        parts = wrapped(line, width)
+        assert " ".join(parts).split() == line.split()
+        assert all(len(part) <= width or len(part.split()) == 1 for part in parts)
+
+
+def test_a_table_continues_under_its_last_column() -> None:
+    assert wrapped(LONG, 60) == [
+        "  shard2·tensor2 mb4 fp32  12% slower: all-gathers of the",
+        "                           parameters take 41.2 ms of each",
+        "                           step",
+    ]
+
+
+def test_a_last_column_far_to_the_right_gets_its_own_line() -> None:
+    assert wrapped(LONG, 46) == [
+        "  shard2·tensor2 mb4 fp32",
+        "    12% slower: all-gathers of the parameters",
+        "      take 41.2 ms of each step",
+    ]
+
+
+def test_a_file_gets_whole_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    print_lines([LONG])
+    assert capsys.readouterr().out == f"{LONG}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_lines([LONG])
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_lines_of_a_run_are_wrapped_on_a_terminal_only(terminal: bool) -> None:
+    path = "runs/gpt/checkpoints/step-00000100-76d2b74c00000000"
+    file = io.StringIO()
+    sink = Terminal(400, 8, Console(file=file, width=40, force_terminal=terminal, color_system=None))
+    sink.write(StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400))
+    sink.write(EventRecord("resumed", f"from step 100, {path}"))
+    sink.close()
+    lines = [line.strip() for line in file.getvalue().splitlines()]
+    whole = ["replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps", f"resumed  from step 100, {path}"]
+    assert (lines[:2] == whole) is not terminal
+    assert any(path in line for line in lines)
