@@ -8,6 +8,7 @@ diffusers, peft and torch_geometric.
 """
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,8 +101,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the counts and every cell as JSON")
     parser.add_argument("--verbose", action="store_true", help="print whole reasons, with tracebacks")
     chosen = parser.parse_args()
-    for library in LIBRARIES:
-        __import__(library)
+    for library in LIBRARIES:  # before the ranks are forked, so that each library is imported once
+        with suppress(ImportError):
+            importlib.import_module(library)
     models = [model for model in ZOO if not chosen.only or model.name in chosen.only]
     cells: list[Cell] = []
     for number, model in enumerate(models, start=1):

@@ -158,7 +158,7 @@ CI_MODELS: tuple[str, ...] = (
     "gemma2",  # decoder
     "bert",  # encoder
     "t5",  # encoder-decoder model
-    "timm_vit",  # vision
+    "vit_hf",  # vision
     "wav2vec2",  # speech
     "ema_buffer",  # state that forward changes
     "vae",  # random draws in forward

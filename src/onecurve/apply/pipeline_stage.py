@@ -5,6 +5,7 @@ torch allocates receive buffers once, so all its micro-batches must have the sam
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.distributed.pipelining._backward import (
     get_param_groups,
 )
 from torch.distributed.pipelining.schedules import _PipelineSchedule
+from torch.utils import checkpoint
 
 from onecurve.describe.plan import Schedule
 
@@ -102,6 +104,8 @@ class DynamicShapeStage(PipelineStage):
         the part for the inputs runs the full backward, and the part for the weights does nothing. Decided on the first
         micro-batch.
         """
+        if self._backward_splits is None and self.submod.recomputes:  # each part would recompute
+            self._backward_splits = False
         if self._backward_splits is None:
             reverse_graph = construct_reverse_graph([x.grad_fn for x in outputs if x.grad_fn is not None])
             nodes = [_get_grad_fn_or_grad_acc(x) for x in inputs if isinstance(x, Tensor) and x.requires_grad]
@@ -132,6 +136,8 @@ class StageModule(nn.Module):
         super().__init__()
         self.stage_modules, self.surrounding = nn.ModuleList(modules), list(surrounding)
         self._stage_forward = stage_forward
+        self.recomputes = False
+        """True if the model itself uses torch.utils.checkpoint."""
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         yield from super().parameters(recurse)
@@ -139,7 +145,35 @@ class StageModule(nn.Module):
             yield from module.parameters(recurse=False)
 
     def forward(self, *received: Tensor, round_number: int) -> Any:
-        return self._stage_forward(round_number, *received)
+        with _noticed_checkpoints() as noticed:
+            output = self._stage_forward(round_number, *received)
+        self.recomputes = self.recomputes or bool(noticed)
+        return output
+
+
+@contextmanager
+def _noticed_checkpoints() -> Iterator[list[str]]:
+    """Yield a list that is not empty once torch.utils.checkpoint has been called."""
+    noticed: list[str] = []
+    generator, function = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction
+
+    def notice(*arguments: Any, **kwargs: Any) -> Any:
+        noticed.append("non-reentrant")
+        return generator(*arguments, **kwargs)
+
+    class NoticedFunction:
+        @staticmethod
+        def apply(*arguments: Any) -> Any:
+            noticed.append("reentrant")
+            return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+    checkpoint._checkpoint_without_reentrant_generator = notice
+    checkpoint.CheckpointFunction = NoticedFunction  # type: ignore[assignment, misc]
+    try:
+        yield noticed
+    finally:
+        checkpoint._checkpoint_without_reentrant_generator = generator
+        checkpoint.CheckpointFunction = function  # type: ignore[misc]
 
 
 def _gradient_to_send(received: Tensor, gradient: Tensor | None) -> Tensor | None:

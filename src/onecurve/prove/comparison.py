@@ -12,8 +12,8 @@ that it holds itself.
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +69,33 @@ def store_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
     save_file(tensors, _file(folder, step), metadata)
 
 
-def compare_module(module: nn.Module, step: int, loss: float, lr: float, folder: Path) -> float:
-    """Return the largest difference between another one-device run and the stored step."""
+@dataclass(frozen=True)
+class Limits:
+    """The largest differences that count as equal after a step."""
+
+    overall: float = LIMIT
+    """For the loss and for gradients, and for every weight and buffer."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """Larger limits of single weights. A gradient that is zero but for rounding moves a weight by the learning rate
+    under Adam, in a direction that rounding decides; its gradient is still compared."""
+
+    def of(self, tensor: str) -> float:
+        return max(self.overall, self.values.get(tensor, 0.0))
+
+
+def limits_of(spreads: Mapping[str, float]) -> Limits:
+    """Return the limits for a model of which a perturbed run differs from the reference by so much, by tensor."""
+    causes = [spread for name, spread in spreads.items() if not name.startswith("value ")]
+    values = {name: _LIMIT_OVER_SPREAD * spread for name, spread in spreads.items() if name.startswith("value ")}
+    overall = limit_of(max(causes, default=0.0))
+    return Limits(overall, {name: limit for name, limit in values.items() if limit > overall})
+
+
+def compare_module(module: nn.Module, step: int, loss: float, lr: float, folder: Path) -> dict[str, float]:
+    """Return the differences between another one-device run and the stored step, by tensor."""
     state = [local_tensor_of(name, tensor, True) for name, tensor in _parameters_and_buffers(module)]
     trainable = [tensor for tensor in state if tensor.local.requires_grad]
-    return max(difference.size for difference in compare_step(state, trainable, step, loss, lr, folder))
+    return {each.tensor: each.size for each in compare_step(state, trainable, step, loss, lr, folder)}
 
 
 def compare_step(
@@ -83,7 +105,7 @@ def compare_step(
     loss: float,
     lr: float,
     folder: Path,
-    limit: float = LIMIT,
+    limits: Limits = Limits(),  # noqa: B008 (it is frozen)
 ) -> list[Difference]:
     """Compare this rank's loss, gradients (of `trainable`), weights and buffers (`state`) with the stored step."""
     with safe_open(_file(folder, step), "pt") as reference:
@@ -91,19 +113,19 @@ def compare_step(
         largest = json.loads(metadata["largest"])
         expected = json.loads(metadata["loss"])
         gradient_scale = max((size for name, size in largest.items() if name.startswith("gradient ")), default=0.0) or 1
-        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300), limit)]
+        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300), limits.overall)]
         for tensor in trainable:
             name, gradient = f"gradient {tensor.name}", tensor.local.grad
             if (gradient is not None) != (name in largest):
-                differences.append(Difference(step, name, math.inf, limit))
+                differences.append(Difference(step, name, math.inf, limits.overall))
             elif gradient is not None:
                 distance = _distance(tensor, gradient, reference, name)
-                differences.append(Difference(step, name, distance / gradient_scale, limit))
+                differences.append(Difference(step, name, distance / gradient_scale, limits.overall))
         for tensor in state:
             name = f"value {tensor.name}"
             scale = max(largest[name], lr * (step + 1)) or 1.0
             distance = _distance(tensor, tensor.local.detach(), reference, name)
-            differences.append(Difference(step, name, distance / scale, limit))
+            differences.append(Difference(step, name, distance / scale, limits.of(name)))
     return differences
 
 

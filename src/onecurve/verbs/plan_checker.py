@@ -99,7 +99,8 @@ class PlanChecker:
         """Return the largest difference that counts as equal for any of these plans, in the unit of `Verdict.size`."""
         if not self._exact:
             return MAX_CURVE_EXCESS
-        return max((max(self.references.limits(v)) for v in self.references.variants(plans)), default=LIMIT)
+        variants = self.references.variants(plans)
+        return max((each.overall for v in variants for each in self.references.limits(v)), default=LIMIT)
 
     def check(self, resolved: ResolvedPlan) -> Verdict:
         """Train under a plan and compare. Every rank of the world must call this, and gets the same verdict.

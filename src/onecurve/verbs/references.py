@@ -27,7 +27,7 @@ from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
 from onecurve.model.unchanged import unchanged
-from onecurve.prove.comparison import compare_module, limit_of, store_step
+from onecurve.prove.comparison import Limits, compare_module, limits_of, store_step
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
 from onecurve.prove.reference import train_on_one_device
@@ -53,8 +53,8 @@ class ReferenceRun:
     """What a training on one device leaves besides its tensors."""
 
     losses: tuple[float, ...]
-    differences: tuple[float, ...]
-    """The largest difference of a perturbed float64 run from the reference after each step; otherwise empty."""
+    differences: tuple[dict[str, float], ...]
+    """The differences of a perturbed float64 run from the reference after each step, by tensor; otherwise empty."""
     seconds: float
 
 
@@ -114,9 +114,9 @@ class References:
         """Return the losses of the reference and of the perturbed runs."""
         return [self.run(variant, run).losses for run in range(1 + PERTURBED_RUNS)]
 
-    def limits(self, variant: Variant) -> list[float]:
-        """Return the largest difference that counts as equal after each step."""
-        return [limit_of(spread) for spread in accumulate(self.run(variant, 1).differences, max)]
+    def limits(self, variant: Variant) -> list[Limits]:
+        """Return the largest differences that count as equal after each step."""
+        return [limits_of(spreads) for spreads in accumulate(self.run(variant, 1).differences, _larger)]
 
     def run(self, variant: Variant, run: int) -> ReferenceRun:
         """Return what run 0, the reference, or a perturbed run showed."""
@@ -143,7 +143,7 @@ class References:
         folder = self.folder(variant)
         folder.mkdir(exist_ok=True)
         losses: list[float] = []
-        differences: list[float] = []
+        differences: list[dict[str, float]] = []
 
         def after_step(step: int, loss: float) -> None:
             losses.append(loss)
@@ -203,3 +203,8 @@ class References:
         with self._expected.watch_draws():
             weighted = objective_of(self._job.loss)(micro.forward(module), micro)
         return weighted.sum, weighted.count
+
+
+def _larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    """The larger difference of each tensor."""
+    return {name: max(one.get(name, 0.0), size) for name, size in other.items()}
