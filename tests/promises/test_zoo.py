@@ -8,7 +8,7 @@ import pytest
 from harness import BENCHMARKS, TESTS, python
 
 sys.path.insert(0, str(TESTS / "zoo"))
-from catalogue import CI_MODELS, ZOO  # noqa: E402
+from catalogue import CI_MODELS, ZOO
 
 
 def check(*names: str, timeout: float) -> dict:
