@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable
 
 from rich.console import Console
+from rich.text import Text
 
 _COLUMN_START = re.compile(r"\S {2,}(?=\S)")
 _MAX_INDENT_FRACTION = 0.5
@@ -22,8 +23,24 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_markup(console: Console, markup: str) -> None:
-    """Print a line with rich's markup."""
-    console.print(markup, highlight=False, no_wrap=not console.is_terminal, overflow="ignore", crop=False)
+    """Print a line with rich's markup. (rich itself breaks words, or cuts them off, where they do not fit.)"""
+    text = Text.from_markup(markup)
+    for part in text.divide(_breaks(text.plain, console.width)) if console.is_terminal else [text]:
+        part.rstrip()
+        console.print(part, no_wrap=True, overflow="ignore", crop=False)
+
+
+def _breaks(line: str, width: int) -> list[int]:
+    """The positions at which to break a line: after the last space that fits, or after a word that is too wide."""
+    breaks = [0]
+    while len(line) - breaks[-1] > width:
+        space = line.rfind(" ", breaks[-1], breaks[-1] + width + 1)
+        if space < 0:
+            space = line.find(" ", breaks[-1] + width)
+        if space < 0:
+            break
+        breaks.append(space + 1)
+    return breaks[1:]
 
 
 def wrapped(line: str, width: int | None) -> list[str]:

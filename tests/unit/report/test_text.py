@@ -6,9 +6,9 @@ import sys
 import pytest
 from rich.console import Console
 
-from onecurve.describe.record import EventRecord, StartRecord
+from onecurve.describe.record import EvaluationRecord, EventRecord, StartRecord
 from onecurve.report.progress import Terminal
-from onecurve.report.text import print_lines, wrapped
+from onecurve.report.text import print_lines, print_markup, wrapped
 
 LONG = "  shard2·tensor2 mb4 fp32  12% slower: all-gathers of the parameters take 41.2 ms of each step"
 
@@ -47,15 +47,36 @@ def test_a_file_gets_whole_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_the_lines_of_a_run_are_wrapped_on_a_terminal_only(terminal: bool) -> None:
-    path = "runs/gpt/checkpoints/step-00000100-76d2b74c00000000"
+RESUMED = "[bold]resumed[/bold]  from step 100, runs/gpt/checkpoints/step-00000100-76d2b74c00000000 and further words"
+
+
+def printed(terminal: bool, width: int = 40) -> list[str]:
     file = io.StringIO()
-    sink = Terminal(400, 8, Console(file=file, width=40, force_terminal=terminal, color_system=None))
+    print_markup(Console(file=file, width=width, force_terminal=terminal, color_system=None), RESUMED)
+    return file.getvalue().splitlines()
+
+
+def test_markup_is_wrapped_between_words_on_a_terminal() -> None:
+    assert printed(True) == [
+        "resumed  from step 100,",
+        "runs/gpt/checkpoints/step-00000100-76d2b74c00000000",
+        "and further words",
+    ]
+
+
+def test_markup_is_not_wrapped_in_a_file() -> None:
+    text = "resumed  from step 100, runs/gpt/checkpoints/step-00000100-76d2b74c00000000 and further words"
+    assert printed(False) == printed(True, width=len(text)) == [text]
+
+
+def test_the_lines_of_a_run_are_not_wrapped_in_a_file() -> None:
+    file = io.StringIO()
+    sink = Terminal(400, 8, Console(file=file, width=40))
     sink.write(StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400))
-    sink.write(EventRecord("resumed", f"from step 100, {path}"))
-    sink.close()
-    lines = [line.strip() for line in file.getvalue().splitlines()]
-    whole = ["replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps", f"resumed  from step 100, {path}"]
-    assert (lines[:2] == whole) is not terminal
-    assert any(path in line for line in lines)
+    sink.write(EventRecord("stopped", "after step 30 of 400, because loss no longer improves"))
+    sink.write(EvaluationRecord(30, 1.5, {"accuracy": 0.75}, 360, 0.25))
+    assert file.getvalue().splitlines() == [
+        "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps",
+        "stopped  after step 30 of 400, because loss no longer improves",
+        "step  30/400  evaluation: loss 1.5000  accuracy 0.7500  (360 samples, 250.0 ms)",
+    ]
