@@ -183,7 +183,7 @@ def build(job: oc.Job, data: TrainingData, plan: Plan, rank: int) -> RankTrace:
         device = Device(torch.device("cpu"), "fake", asynchronous=False)
         deferred = defer_init(job.model, job.seed)
         resolved = ResolvedPlan(plan, dataflow=dataflow)
-        part = _FakePart(deferred, resolved, mesh, device, deferred.trace_copy(), job.batch_norm, job.buffers)
+        part = _FakePart(deferred, resolved, mesh, device, deferred.trace_copy(), job.batch_norm)
         parameters = sum(parameter.local.nbytes for parameter in part.parameters)
         trainable = sum(parameter.local.nbytes for parameter in part.trainable)
         stages = tuple(tuple(range(span.begin, span.end)) for span in part._stage_spans.values())
