@@ -6,6 +6,7 @@ computes the full result. What this costs is seen by the search for layouts, whi
 """
 
 import logging
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,11 +43,16 @@ def register_replicated_fallback() -> None:
             if operation in _VIEWS:  # heads that cannot be divided limit the degree; gathering them would cost too much
                 raise
             reason = str(error).partition("\n")[0]
-        _log.debug("tensor: %s runs on full tensors: %s", operation, reason)
+        _log_once(str(operation), reason)
         # The dispatcher returns what is no OutputSharding as the operation's result.
         return run_replicated(operation, arguments, kwargs)
 
     dispatcher.__dict__["_propagate_op_sharding_dispatch_slow_path"] = propagate
+
+
+@cache
+def _log_once(operation: str, reason: str) -> None:
+    _log.info("tensor: %s runs on full tensors: %s", operation, reason)
 
 
 def run_replicated(operation: OpOverload, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
