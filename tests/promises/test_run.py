@@ -79,10 +79,13 @@ def test_the_trained_weights_do_not_depend_on_the_plan(tmp_path) -> None:
 
 
 def test_a_buffer_that_differs_between_ranks_ends_the_run_before_the_first_update(tmp_path) -> None:
-    failed = onecurve("run", str(JOBS / "untraced_buffer.py"), "--plan", "replicate2 mb4", "--out", "a", cwd=tmp_path)
-    assert failed.returncode != 0
-    assert "buffer 'mean' differed between the data-parallel ranks" in failed.stderr
-    assert steps(tmp_path / "a") == []
+    for out, options in (("proved", ()), ("unproved", ("--no-check",))):
+        command = ("run", str(JOBS / "untraced_buffer.py"), "--plan", "replicate2 mb4", "--out", out, *options)
+        failed = onecurve(*command, cwd=tmp_path)
+        assert failed.returncode != 0
+        assert "buffer 'mean' differed between the data-parallel ranks" in failed.stderr
+        assert not (tmp_path / out / "weights.safetensors").exists()
+    assert steps(tmp_path / "unproved") == []
 
 
 def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path) -> None:
