@@ -1,8 +1,10 @@
 """A job that injects one fault into onecurve; `onecurve check` must find it. Each fault is a function below."""
 
+import importlib
 import sys
 from pathlib import Path
 
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 import onecurve as oc
@@ -81,6 +83,29 @@ def reversed_rounds_in_last_stage() -> None:
     PipelinePart._train_forward = forward
 
 
+def one_in_every_axis() -> None:
+    """One fault for each axis, which plans without the axis do not show."""
+    gradients_not_multiplied()
+    gradients_divided_by_fully_shard()
+    missing_all_reduce()
+    reversed_rounds_in_last_stage()
+
+
+def gradients_not_multiplied() -> None:
+    original = SingleStagePart.run_rounds
+
+    def run_rounds(self, *arguments):
+        self._loss_multiplier = 1.0  # DDP averages, so this makes the gradients a mean over the ranks
+        return original(self, *arguments)
+
+    SingleStagePart.run_rounds = run_rounds
+
+
+def gradients_divided_by_fully_shard() -> None:
+    original = FSDPModule.set_gradient_divide_factor
+    FSDPModule.set_gradient_divide_factor = lambda self, _: original(self, 2.0)
+
+
 def none() -> None:
     pass
 
@@ -95,6 +120,5 @@ def job(fault: str, model: str = "resnet") -> oc.Job:
         import resnet
 
         return resnet.job(width=2, batch=16, clip=0.1)
-    import tricky
-
-    return tricky.job()
+    sys.path.insert(0, str(Path(__file__).parents[1] / "zoo"))
+    return importlib.import_module(model).job()

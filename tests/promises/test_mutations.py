@@ -29,6 +29,20 @@ def test_check_names_the_first_step_and_tensor(fault: str, plan: str, tensor: st
     assert verdict.tensor.split()[0] == tensor
 
 
+@pytest.mark.parametrize(
+    "model", ["gemma2", pytest.param("t5", marks=pytest.mark.slow), pytest.param("mamba", marks=pytest.mark.slow)]
+)
+def test_a_fault_in_each_axis_is_found_in_models_of_the_zoo(model: str) -> None:
+    pytest.importorskip("transformers")
+    plans = ["replicate2 mb4", "shard2 mb4", "tensor2 mb8", "pipeline2 mb4×2"]
+    arguments = ["fault=one_in_every_axis", f"model={model}"]
+    result = oc.check(JOBS / "mutated.py", arguments, plans=["mb4×2", *plans], steps=1, quiet=True)
+    found = {str(verdict.plan): verdict for verdict in result.verdicts}
+    assert found.pop("mb4×2 fp64").holds
+    assert all(not verdict.holds and verdict.size > 1e-6 for verdict in found.values()), found
+    assert len(found) == len(plans)
+
+
 def test_without_a_fault_the_same_plans_hold() -> None:
     plans = ["replicate2 mb8", "shard2 mb8"]
     assert oc.check(JOBS / "mutated.py", ["fault=none"], plans=plans, steps=2, quiet=True).holds

@@ -53,21 +53,25 @@ def checkpoint_blocks(
         block = module.get_submodule(name)
         prefix = f"{name}." if name else ""
         changed = [buffer.removeprefix(prefix) for buffer in changed_buffers if buffer.startswith(prefix)]
-        contexts = partial(_checkpoint_contexts, block, mode, changed)
-        block.forward = partial(_checkpointed, block.forward, contexts)
+        run = partial(checkpoint, use_reentrant=False)
+        if next(block.buffers(), None) is not None:  # torch.compile cannot trace these contexts
+            run = partial(run, context_fn=partial(_checkpoint_contexts, block, mode, changed))
+        elif mode == "selective":
+            run = partial(run, context_fn=_SELECTIVE_CONTEXTS)
+        block.forward = partial(_checkpointed, block.forward, run)
 
 
 def _checkpointed(
-    forward: Callable[..., Any], contexts: Callable[[], ContextPair], *arguments: Any, **kwargs: Any
+    forward: Callable[..., Any], run_checkpointed: Callable[..., Any], *arguments: Any, **kwargs: Any
 ) -> Any:
-    """Run `forward` under activation checkpointing.
+    """Run `forward` with activation checkpointing, `run_checkpointed`.
 
     A block may change the objects passed to it (a key-value cache), so the recomputation gets copies made before the
     first run.
     """
     leaves, structure = pytree.tree_flatten((arguments, kwargs))
     if all(isinstance(leaf, _NOT_COPIED) for leaf in leaves):
-        return checkpoint(forward, *arguments, use_reentrant=False, context_fn=contexts, **kwargs)
+        return run_checkpointed(forward, *arguments, **kwargs)
     copies = [None if isinstance(leaf, _NOT_COPIED) else copy_sharing_tensors(leaf) for leaf in leaves]
     runs = 0
 
@@ -81,14 +85,14 @@ def _checkpointed(
         run_arguments, run_kwargs = pytree.tree_unflatten(merged, structure)
         return forward(*run_arguments, **run_kwargs)
 
-    return checkpoint(run, *leaves, use_reentrant=False, context_fn=contexts)
+    return run_checkpointed(run, *leaves)
 
 
 def _checkpoint_contexts(block: nn.Module, mode: Recompute, changed: Sequence[str]) -> ContextPair:
     forward_context: AbstractContextManager[Any] = nullcontext()
     recompute_context: AbstractContextManager[Any] = nullcontext()
     if mode == "selective":
-        forward_context, recompute_context = create_selective_checkpoint_contexts(_policy)  # type: ignore[no-untyped-call]
+        forward_context, recompute_context = _SELECTIVE_CONTEXTS()
     before: dict[str, Tensor] = {}  # values of the changed buffers when the forward began
     # Buffers are copied in the outer context, so that the selective policy does not see their copies.
     return (
@@ -99,6 +103,9 @@ def _checkpoint_contexts(block: nn.Module, mode: Recompute, changed: Sequence[st
 
 def _policy(_: Any, function: Callable[..., Any], *__: Any, **___: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if function in _EXPENSIVE_OPS else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+_SELECTIVE_CONTEXTS: Callable[[], ContextPair] = partial(create_selective_checkpoint_contexts, _policy)
 
 
 @contextmanager

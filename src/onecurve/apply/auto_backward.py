@@ -13,6 +13,7 @@ from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.running_buffers import RunningBuffers, UntracedBuffers, average, buffer_of
 from onecurve.apply.shard import shard
 from onecurve.apply.tensor import TensorAxis
+from onecurve.apply.unused_parameters import UnusedParameters
 from onecurve.describe.changed_buffers import refuse_untraced_differences
 from onecurve.describe.plan import Sharding
 from onecurve.describe.resolved_plan import ResolvedPlan
@@ -39,6 +40,7 @@ class AutoBackwardPart(BasePart):
         self._has_verified_buffers = False
         self._tensor_axis = TensorAxis(mesh.tensor_mesh, plan.layouts, plan.sequence) if mesh.tensor_mesh else None
         self._fsdp_root: FSDPModule | None = None
+        self._unused_parameters: UnusedParameters | None = None
 
     @property
     def _sharding(self) -> Sharding:
@@ -60,6 +62,8 @@ class AutoBackwardPart(BasePart):
         """Collect the local tensors. Call this after DDP or fully_shard has wrapped the module."""
         self._collect_local_tensors()
         left_over = unsharded(self.trainable) if self._fsdp_root else []
+        if self._fsdp_root is not None:
+            self._unused_parameters = UnusedParameters(self._fsdp_root, self.trainable, self._mesh.data_group)
         self._unsharded_reducer = GradientReducer(left_over, self._mesh.data_group)
         self._running_buffers = RunningBuffers(self.module, self._changed_buffers)
 
@@ -67,6 +71,8 @@ class AutoBackwardPart(BasePart):
         for local_tensor in self.trainable:
             local_tensor.take_gradient()
         self._unsharded_reducer()
+        if self._unused_parameters is not None:
+            self._unused_parameters.remove_gradients()
 
     def drop_gathered(self) -> None:
         super().drop_gathered()
@@ -79,6 +85,8 @@ class AutoBackwardPart(BasePart):
     def _begin_step(self) -> None:
         self._set_mode(training=True)
         self._running_buffers.save()
+        if self._unused_parameters is not None:
+            self._unused_parameters.begin_step()
         if not self._has_verified_buffers:
             self._untraced_buffers = UntracedBuffers(self.module, self._changed_buffers)
 

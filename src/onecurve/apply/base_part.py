@@ -9,6 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from onecurve.apply import sync_batch_norm
 from onecurve.apply.activation_checkpointing import checkpoint_blocks
 from onecurve.apply.process_mesh import ProcessMesh
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import Group
 from onecurve.device.device import Device
@@ -56,10 +57,21 @@ class BasePart:
 
         `changed_buffers`: buffers that forward changes, besides batch norm's.
         """
+        if self._plan.compile and self._plan.recompute != "none":
+            self._refuse_buffers_in(blocks)
         checkpoint_blocks(self.module, blocks, self._plan.recompute, changed_buffers)
         if self._plan.compile:
             for block in map(self.module.get_submodule, blocks):
                 block.compile()
+
+    def _refuse_buffers_in(self, blocks: Sequence[str]) -> None:
+        """torch.compile cannot trace what keeps a recomputation from changing buffers."""
+        for name in blocks:
+            if buffer := next((buffer for buffer, _ in self.module.get_submodule(name).named_buffers()), ""):
+                raise OnecurveError(
+                    f"plan {self._plan}: compile and recompute together need blocks without buffers, and "
+                    f"{name or 'the model'} has {buffer!r}; leave out one of the two"
+                )
 
     def _collect_local_tensors(self) -> None:
         named_parameters = list(self.module.named_parameters())

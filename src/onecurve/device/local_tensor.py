@@ -89,15 +89,7 @@ class LocalTensor:
             if gradient is not None and gradient.placements != self.registered.placements:
                 # With sequence parallelism the gradient is a partial sum over the tensor axis.
                 gradient = gradient.redistribute(placements=self.registered.placements)
-            self.local.grad = None if gradient is None else _with_strides_of(self.local, gradient.to_local())
-
-
-def _with_strides_of(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient with the parameter's strides, as autograd guarantees for plain tensors: fused optimizers
-    read both in the order of memory."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+            self.local.grad = None if gradient is None else gradient.to_local()
 
 
 def local_tensor_of(

@@ -43,6 +43,7 @@ class OptimizerUpdate:
 
         The result is a flag on the device if `skips_on_device`.
         """
+        self._match_strides()
         scale = gradient_factor(report.sums, report.nominal, clip)
         if self.skips_on_device:
             skip = not_finite(report.sums)
@@ -90,6 +91,18 @@ class OptimizerUpdate:
         self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
         self.optimizer.step()
         del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def _match_strides(self) -> None:
+        """Give each gradient its parameter's strides: fused optimizers read both in the order of memory.
+
+        autograd guarantees this where it accumulates a gradient itself. Gradients of DTensors, of a backward that is
+        split into two parts and of a reduction over buckets can have others.
+        """
+        for parameter in (local_tensor.local for local_tensor in self.local_tensors):
+            gradient = parameter.grad
+            if gradient is not None and gradient.stride() != parameter.stride():
+                parameter.grad = torch.empty_like(parameter).copy_(gradient)
 
     def _gradients(self) -> list[Tensor]:
         return [local_tensor.local.grad for local_tensor in self.local_tensors if local_tensor.local.grad is not None]

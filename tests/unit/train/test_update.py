@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from onecurve.describe.plan import Plan
+from onecurve.device.device import local_device
 from onecurve.device.local_tensor import local_tensor_of
-from onecurve.train.step_report import gradient_factor, gradient_squares, outcome
-from onecurve.train.update import can_skip_on_device
+from onecurve.train.step_report import StepReport, gradient_factor, gradient_squares, outcome
+from onecurve.train.update import OptimizerUpdate, can_skip_on_device
 
 
 def local_tensors_of(module: nn.Module, is_first_holder: bool = True):
@@ -56,3 +58,23 @@ def test_only_fused_optimizers_can_skip_on_the_device() -> None:
     parameters = [nn.Parameter(torch.zeros(1))]
     assert can_skip_on_device(torch.optim.AdamW(parameters, fused=True))
     assert not can_skip_on_device(torch.optim.RMSprop(parameters))
+
+
+def test_a_fused_optimizer_is_right_for_gradients_with_other_strides() -> None:
+    """As the backward of a pipeline that is split into two parts leaves them."""
+    torch.manual_seed(0)
+    parameter, gradient = nn.Parameter(torch.randn(3, 5)), torch.randn(5, 3).t()
+    expected = nn.Parameter(parameter.detach().clone())
+    expected.grad = gradient.contiguous()
+    torch.optim.AdamW([expected], lr=0.1).step()
+    update = OptimizerUpdate(
+        lambda named: torch.optim.AdamW([p for _, p in named], lr=0.1, fused=True),
+        [local_tensor_of("weight", parameter, True)],
+        None,
+        local_device(0),
+        Plan(),
+    )
+    parameter.grad = gradient
+    sums = torch.tensor([1.0, 8.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    update.apply(StepReport(step=1, lr=0.1, samples=8, loss_scale=1.0, nominal=8, sums=sums), clip=None)
+    torch.testing.assert_close(parameter, expected)
