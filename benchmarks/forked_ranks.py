@@ -14,12 +14,12 @@ import traceback
 from pathlib import Path
 
 import torch
+from onecurve.launch.failure_file import write_failure
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from onecurve.describe.convert import to_json
 from onecurve.describe.requests import CheckRequest
 from onecurve.launch.failure import RankFailedError, first_failure
-from onecurve.launch.failure_file import write_failure
 from onecurve.launch.stop import StopRequest
 from onecurve.verbs.check_worker import check_as_rank
 

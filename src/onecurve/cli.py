@@ -14,7 +14,7 @@ from rich.markup import escape
 
 import onecurve
 from onecurve.describe.convert import to_document, to_json, to_plain
-from onecurve.describe.errors import InterruptError
+from onecurve.describe.errors import InterruptError, full_text
 from onecurve.report.log import log_to_stderr
 from onecurve.report.text import print_lines
 
@@ -301,9 +301,8 @@ def _report(error: Exception) -> int:
     """Print an error for a person. Under torchrun it is left to torchrun, which shows it once."""
     from onecurve.verbs.rank import report_failure
 
-    text = report_failure(error)
-    if text is not None:
-        _complain(text)
+    if not report_failure(error):
+        _complain(full_text(error))
     return 1
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,9 @@ Script = str | Path | Callable[..., Job]
 
 _importing: list[Path] = []
 """Scripts that are being imported."""
+_preloaded: dict[Path, ModuleType] = {}
+
+_log = logging.getLogger(__name__)
 
 
 def script_path(script: Script, verb: str) -> Path:
@@ -58,7 +62,7 @@ def _file_of(function: object) -> Path | None:
 
 def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     """Import the script and return what its `job()` returns: `load_job(Path("train.py"), ["lr=1e-4"])`."""
-    function = _job_function(_import(path), path)
+    function = _job_function(_preloaded.get(path) or _import(path), path)
     kwargs = read_arguments(function, arguments, str(path))
     try:
         job = function(**kwargs)
@@ -69,6 +73,17 @@ def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     if not isinstance(job, Job):
         raise OnecurveError(f"{path}: job() must return a onecurve.Job, got {type(job).__name__}")
     return job
+
+
+def preload_script(path: Path) -> None:
+    """Import a script now, for a `load_job` in this process or in one that is forked from it.
+
+    If that fails, `load_job` imports it again and reports the error.
+    """
+    try:
+        _preloaded[path] = _import(path)
+    except OnecurveError:
+        _log.info("%s cannot be imported beforehand", path, exc_info=True)
 
 
 def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where: str) -> dict[str, Any]:

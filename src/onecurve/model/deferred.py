@@ -39,6 +39,8 @@ class DeferredModel:
     """True if the user had compiled the model or modules of it."""
     record_again: Callable[[], tuple[nn.Module, InitRecorder]] | None = None
     """Runs the constructor once more, for modules that cannot be copied."""
+    is_filled_later: bool = False
+    """True if a checkpoint fills all parameters and persistent buffers, so that they need no initial values."""
 
     def to_traceable(self) -> "TraceableModule":
         """Return the module itself, to be run on fake tensors. This consumes the deferred model."""

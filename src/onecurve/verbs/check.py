@@ -16,7 +16,7 @@ from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.job.script import Script, script_path
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.local import launch
+from onecurve.launch.local import LocalRanks
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import read_plan
 from onecurve.report.check_table import CheckTable
@@ -87,21 +87,23 @@ def check(
         from onecurve.verbs.check_worker import check_plans
 
         with StopRequest(alone=launched is None) as stop:
-            return check_plans(request, stop)
+            return check_plans(request, launched or World(), stop)
     with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
-        return check_in_ranks(replace(request, folder=folder), _launch)
+        request = replace(request, folder=folder)
+        with LocalRanks("onecurve.verbs.rank", "check", to_json(request)) as launcher:
+            return check_in_ranks(request, lambda: launcher.run(world_size).signal)
 
 
-def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], SignalName | None]) -> CheckResult:
+def check_in_ranks(request: CheckRequest, start: Callable[[], SignalName | None]) -> CheckResult:
     """Start the ranks; if a plan ends them, start them again for the plans that follow it.
 
-    `start` runs `check_as_rank` in every rank. It returns the signal that interrupted it, or None, and raises
+    `start` runs the check in every rank. It returns the signal that interrupted it, or None, and raises
     RankFailedError.
     """
     journal = CheckJournal(Path(request.folder))
     while True:
         try:
-            stopped = start(request)
+            stopped = start()
             if stopped is not None:
                 raise InterruptError(f"interrupted by {stopped} before all plans were checked", stopped)
             return journal.result(request.precision)
@@ -114,10 +116,6 @@ def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], Signal
             journal.add(verdict)
             if not request.quiet:
                 CheckTable([resolved.plan for resolved in agenda.plans], Console()).add(verdict)
-
-
-def _launch(request: CheckRequest) -> SignalName | None:
-    return launch("onecurve.verbs.rank", ["check", to_json(request)], request.ranks)
 
 
 def _read(plan: str | Plan, precision: Precision) -> Plan:

@@ -5,27 +5,25 @@ If a plan is given, this file imports no more than starting the ranks needs, bec
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.change import read_change
-from onecurve.describe.convert import from_plain, read_toml, to_document, to_json
+from onecurve.describe.convert import from_plain, read_toml, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.device import local_cluster
-from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.job.script import Script, load_job, script_path
-from onecurve.launch.local import launch
+from onecurve.launch.local import LocalRanks
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
-from onecurve.runs.folder import CHECKPOINTS, PLAN, SUMMARY, refuse_foreign_folder
+from onecurve.runs.folder import CHECKPOINTS, PLAN, refuse_foreign_folder
 
 _MIN_STEPS_TO_CALIBRATE = 20
 _SHORT_RUN_SECONDS = 120.0
@@ -109,7 +107,6 @@ def run(
     request = RunRequest(
         script=str(script),
         arguments=tuple(arguments),
-        plan=chosen,
         out=str(folder),
         fresh=fresh,
         change=changed,
@@ -121,33 +118,27 @@ def run(
     )
     # A process that has planned has threads, and loader processes must not be forked from it.
     if launched_elsewhere or (ranks == 1 and estimate is None):
-        from onecurve.verbs.run_worker import train
+        from onecurve.verbs.run_worker import Training
 
         with StopRequest(alone=not launched_elsewhere) as stop:
-            return train(request, stop)
+            return Training(request).train(chosen, World.from_environment() or World(), stop)
     assert ranks is not None
-    summary = _launch(request, ranks)
+    summary = _launch(request, ranks, chosen, say)
     if estimate is not None and summary.steps >= _MIN_STEPS_TO_CALIBRATE:
         _calibrate(estimate, summary)
     return summary
 
 
-def _launch(request: RunRequest, ranks: int) -> RunSummary:
+def _launch(request: RunRequest, ranks: int, plan: Plan | None, say: Callable[[str], None]) -> RunSummary:
     if sys.stdout.isatty() and not request.quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
-        result = Path(scratch) / SUMMARY
-        stopped = launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
-        if stopped is not None and not result.exists():
-            raise InterruptError(
-                "interrupted before the ranks could finish; earlier checkpoints are unchanged", stopped
-            )
-        summary = from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
-    if stopped is not None and summary.interrupted and summary.ended != stopped:
-        # The ranks receive SIGINT whatever the signal was.
-        summary = replace(summary, ended=stopped)
-        replace_file(Path(request.out) / SUMMARY, [to_json(to_document(summary)).encode()])
-    return summary
+    with LocalRanks("onecurve.verbs.rank", "run", to_json(request), say) as launcher:
+        ended = launcher.run(ranks, plan)
+    if ended.results is None:
+        raise InterruptError(
+            "interrupted before the ranks could finish; earlier checkpoints are unchanged", ended.signal or "SIGINT"
+        )
+    return from_plain(RunSummary, json.loads(ended.results[0]), "summary")
 
 
 def _plan_of_folder(folder: Path, fresh: bool) -> Plan | None:

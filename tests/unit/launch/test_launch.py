@@ -4,14 +4,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from onecurve.launch.failure_file import lost_connection, write_failure
+from onecurve.launch.rendezvous import LoopbackRendezvous
 from torch.distributed import TCPStore
 
 from harness import python
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.launch import failure_file
 from onecurve.launch.failure import first_failure
-from onecurve.launch.failure_file import lost_connection, write_failure
-from onecurve.launch.rendezvous import LoopbackRendezvous
 
 
 def test_each_generation_gets_a_new_store_on_the_loopback_device() -> None:

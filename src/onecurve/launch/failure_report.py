@@ -1,4 +1,4 @@
-"""Writes the failure of a rank to the file that torch's elastic agent (ours or torchrun's) names in the environment.
+"""What a rank says about its failure: to the launcher that forked it, or to torchrun in a file.
 
 This module imports nothing slow and nothing that may be missing, because it also reports that torch cannot be imported.
 """
@@ -7,7 +7,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 
@@ -25,38 +26,59 @@ _LOST_CONNECTION = re.compile(
 """What gloo, NCCL and torch's store say about a peer that is gone or does not answer."""
 
 
+_tell_launcher: Callable[[BaseException], None] | None = None
+
+
 class RankStalledError(OnecurveError):
     """A rank made no progress for too long."""
 
 
-def write_failure(error: BaseException) -> bool:
-    """Write the failure to the agent's error file; return False if there is no agent or the file cannot be written.
+def report_of(error: BaseException) -> dict[str, Any]:
+    """What a rank says about its failure: the fields of a RankFailure."""
+    lost = lost_connection(error)
+    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError | RankStalledError)
+    return {
+        "time": time.time(),
+        "text": f"the connection to another rank was lost: {lost}" if lost else full_text(error),
+        "is_input_error": is_input_error and not lost,
+        "lost_connection": bool(lost),
+    }
 
-    A rank that has only lost the connection to another rank then waits: the agent ends all ranks as soon as it sees
-    one that has ended, and the rank that failed first may not have written its failure yet.
+
+def report_to(tell: Callable[[BaseException], None]) -> None:
+    """Let `report_failure` tell failures to the launcher that forked this process."""
+    global _tell_launcher
+    _tell_launcher = tell
+
+
+def report_failure(error: BaseException) -> bool:
+    """Tell the launcher of this rank, ours or torchrun, why it ends; return False if there is none to show it."""
+    if _tell_launcher is not None:
+        _tell_launcher(error)
+        return True
+    return _write_for_torchrun(error)
+
+
+def _write_for_torchrun(error: BaseException) -> bool:
+    """Write the failure to the file that torchrun shows; return False if torchrun did not start this process, or the
+    file cannot be written.
+
+    A rank that has only lost the connection to another rank then waits: torchrun ends all ranks as soon as it sees one
+    that has ended, and the rank that failed first may not have written its failure yet.
     """
     path = os.environ.get(_ERROR_FILE_VARIABLE)
     if path is None:
         return False
-    lost = lost_connection(error)
-    is_input_error = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError | RankStalledError)
-    message = f"the connection to another rank was lost: {lost}" if lost else f"{type(error).__name__}: {error}"
-    extra = {"py_callstack": message if lost else full_text(error), "timestamp": str(int(time.time()))}
-    # torchrun reads `message`. `time` is ours, because the agent's timestamps have a resolution of one second only and
-    # cannot tell which rank failed first; `own` marks errors that are shown without a rank number.
-    data = {
-        "message": {"message": message, "extraInfo": extra},
-        "time": time.time(),
-        "own": is_input_error and not lost,
-        "lost_connection": bool(lost),
-    }
+    report = report_of(error)
+    extra = {"py_callstack": report["text"], "timestamp": str(int(report["time"]))}
+    message = report["text"] if report["lost_connection"] else f"{type(error).__name__}: {error}"
     try:
-        with open(f"{path}.part", "w", encoding="utf-8") as file:  # the agent cannot read a file that is cut off
-            json.dump(data, file)
+        with open(f"{path}.part", "w", encoding="utf-8") as file:  # torchrun cannot read a file that is cut off
+            json.dump({"message": {"message": message, "extraInfo": extra}}, file)
         os.replace(f"{path}.part", path)
     except OSError:
         return False
-    if lost:
+    if report["lost_connection"]:
         time.sleep(_WAIT_SECONDS)
     return True
 
