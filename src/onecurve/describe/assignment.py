@@ -38,6 +38,8 @@ class RankFailure:
     """What the rank said about it; empty if it said nothing."""
     is_input_error: bool = False
     """True if the rank refused its input, which is shown without its number."""
+    is_interrupt: bool = False
+    """True if the rank ended because it was asked to stop."""
     lost_connection: bool = False
     """True if the rank only lost the connection to another one."""
     exit_status: int = 1

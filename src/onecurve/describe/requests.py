@@ -1,4 +1,4 @@
-"""What a launcher asks of the ranks that it starts: one request per verb, passed as JSON."""
+"""What a launcher asks of the processes that it starts, passed as JSON."""
 
 from dataclasses import dataclass, field
 
@@ -46,3 +46,21 @@ class ProbeRequest:
     """`onecurve probe`."""
 
     quiet: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """A plan of a job for this host."""
+
+    script: str
+    arguments: tuple[str, ...]
+    precisions: tuple[Precision, ...]
+    """What the plan may compute in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRequest:
+    """Seconds of a step, as predicted and as measured on this host."""
+
+    predicted: float
+    measured: float

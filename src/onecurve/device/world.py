@@ -9,6 +9,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
+from onecurve.device.environment import is_rank_of_launcher
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class World:
     @staticmethod
     def from_environment() -> "World | None":
         """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; return None if no launcher has set them."""
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        if not is_rank_of_launcher():
             return None
         try:
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

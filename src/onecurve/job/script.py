@@ -12,52 +12,11 @@ from typing import Any, get_type_hints
 from onecurve.describe.convert import from_plain, nearest
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.job import Job
+from onecurve.job.script_path import importing, refuse_missing
 
-Script = str | Path | Callable[..., Job]
-"""The Python file that defines job(), or that function itself."""
-
-_importing: list[Path] = []
-"""Scripts that are being imported."""
 _preloaded: dict[Path, ModuleType] = {}
 
 _log = logging.getLogger(__name__)
-
-
-def script_path(script: Script, verb: str) -> Path:
-    """Return the path of a job's script. `verb` is what the caller does with it, for messages.
-
-    The ranks are new processes: they import a file and call its job(). So a function is accepted if it is what they
-    will find, the function `job` of a file's module.
-    """
-    if _importing:
-        raise OnecurveError(
-            f"{_importing[-1]}: it calls onecurve.{verb} while it is imported, which every rank does; put the call "
-            "under if __name__ == '__main__':"
-        )
-    path = Path(script) if isinstance(script, str | Path) else _file_of(script)
-    if path is None:
-        name = getattr(script, "__qualname__", None)
-        given = f"the function {name!r}" if name else f"an object of type {type(script).__name__}"
-        raise OnecurveError(
-            f"{verb}: got {given}; ranks are new processes that import a file, so give the path of the Python file "
-            "that defines job(), or a function named 'job' at the top level of a file"
-        )
-    _refuse_missing(path)
-    return path
-
-
-def _refuse_missing(path: Path) -> None:
-    if not path.is_file():
-        problem = "it is a folder" if path.is_dir() else "no such file"
-        raise OnecurveError(f"{path}: {problem}; give the Python file that defines job()")
-
-
-def _file_of(function: object) -> Path | None:
-    """The file whose `job` is this function, or None if there is none, as for a nested function or in a notebook."""
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    file = getattr(module, "__file__", None)
-    is_job = callable(function) and getattr(module, "job", None) is function
-    return Path(file) if is_job and file is not None and Path(file).is_file() else None
 
 
 def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
@@ -121,7 +80,7 @@ def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where
 
 
 def _import(path: Path) -> ModuleType:
-    _refuse_missing(path)
+    refuse_missing(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise OnecurveError(f"{path}: not a Python file; its name must end in .py")
@@ -129,7 +88,7 @@ def _import(path: Path) -> ModuleType:
     # Like `python train.py`: the script can import modules of its own folder, and its classes can be found by name.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
-    _importing.append(path)
+    importing.append(path)
     try:
         spec.loader.exec_module(module)
     except OnecurveError:
@@ -137,7 +96,7 @@ def _import(path: Path) -> ModuleType:
     except Exception as error:
         raise UserCodeError(f"{path}: importing it raised {type(error).__name__}: {error}") from error
     finally:
-        _importing.pop()
+        importing.pop()
     return module
 
 

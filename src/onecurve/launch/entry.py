@@ -11,7 +11,7 @@ class RankProgram(Protocol):
     """A module that ranks run. It is named by its import path, because other processes import it."""
 
     preload: Callable[[str, str, bool], None]
-    """(verb, request, with script) → imports what the ranks will need. Called once, in the process that is forked."""
+    """(verb, request, with script) → imports what ranks will need for such a request. Called in the template."""
     main: Callable[[str, str, MessageSocket], int]
     """(verb, request, socket of the launcher) → exit status. Called in every rank."""
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
+from onecurve.describe.errors import InterruptError, OnecurveError, UserCodeError, full_text
 
 _ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 _WAIT_SECONDS = 5.0
@@ -41,6 +41,7 @@ def report_of(error: BaseException) -> dict[str, Any]:
         "time": time.time(),
         "text": f"the connection to another rank was lost: {lost}" if lost else full_text(error),
         "is_input_error": is_input_error and not lost,
+        "is_interrupt": isinstance(error, InterruptError),
         "lost_connection": bool(lost),
     }
 

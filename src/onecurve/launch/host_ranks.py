@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -32,16 +32,16 @@ class HostRanks:
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 
-    def start(self, count: int) -> None:
-        """Start `count` ranks, which then wait for an assignment."""
+    def start(self, count: int, verb: str, request: str, say: Callable[[str], None]) -> None:
+        """Start `count` ranks for a request, which then wait for an assignment. `say`: told what ranks want shown."""
         environment = {"PYTHONUNBUFFERED": "1"}
         loop = asyncio.get_running_loop()
         for _ in range(count):
             channel, other = MessageSocket.pair()
-            rank = RankProcess(local_rank=len(self._ranks), channel=channel)
+            rank = RankProcess(local_rank=len(self._ranks), channel=channel, say=say)
             self._ranks.append(rank)
             with other:
-                self._template.fork(rank.local_rank, other.fileno(), environment)
+                self._template.fork(rank.local_rank, verb, request, other.fileno(), environment)
             loop.add_reader(channel, self._on_message, rank)
         loop.add_reader(self._template.control, self._on_template)
 

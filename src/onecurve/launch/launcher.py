@@ -27,6 +27,10 @@ class Launcher:
             else:
                 self._stop = message["stop"]
 
+    def say(self, text: str) -> None:
+        """Show a short text to the user."""
+        self._channel.send({"say": text})
+
     def finished(self, result: str) -> None:
         """Say that this generation's work is done."""
         self._channel.send({"result": result})

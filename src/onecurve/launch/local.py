@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from onecurve.describe.assignment import Assignment
-from onecurve.describe.errors import SignalName
+from onecurve.describe.errors import InterruptError, SignalName
 from onecurve.describe.plan import Plan
 from onecurve.launch.event_loop import run_to_end, stop_signals
 from onecurve.launch.failure import first_failure
@@ -30,22 +30,31 @@ class Ended:
 
 
 class LocalRanks:
-    """Ranks on this host. The template begins to import when this is created; `run` starts ranks.
+    """Ranks on this host. The template begins to import when this is created; `run` and `ask` start ranks.
 
     Nothing is reachable from other hosts: the ranks meet at the loopback device.
     """
 
     def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = lambda _: None) -> None:
-        """`program`: import path of the ranks' program, see `RankProgram`. `say`: told why a start is slow."""
+        """`program`: import path of the ranks' program, see `RankProgram`. `verb`, `request`: what is imported for.
+        `say`: told what ranks want shown, and why a start is slow."""
         self._template = TemplateProcess(program, verb, request, say)
+        self._say = say
 
-    def run(self, ranks: int, plan: Plan | None = None) -> Ended:
+    def run(self, verb: str, request: str, ranks: int = 1, plan: Plan | None = None) -> Ended:
         """Start `ranks` ranks, and wait until all have done their work.
 
         Raises RankFailedError if a rank fails. After Ctrl-C, SIGTERM or SIGHUP all ranks finish their step and end; a
         second signal kills them.
         """
-        return run_to_end(lambda: self._run(ranks, plan))
+        return run_to_end(lambda: self._run(verb, request, ranks, plan))
+
+    def ask(self, verb: str, request: str) -> str:
+        """Return what one process answers. Raises InterruptError if a signal arrives first."""
+        ended = self.run(verb, request)
+        if ended.signal is not None or ended.results is None:
+            raise InterruptError("interrupted", ended.signal or "SIGINT")
+        return ended.results[0]
 
     def __enter__(self) -> Self:
         return self
@@ -53,9 +62,10 @@ class LocalRanks:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self._template.close()
 
-    async def _run(self, count: int, plan: Plan | None) -> Ended:
+    async def _run(self, verb: str, request: str, count: int, plan: Plan | None) -> Ended:
         received: list[SignalName] = []
         with HostRanks(self._template) as ranks, socket.create_server((_LOOPBACK, 0)) as listener:
+            ranks.start(count, verb, request, self._say)
             work = asyncio.ensure_future(self._generation(ranks, count, plan, listener))
 
             def stop(name: SignalName) -> None:
@@ -73,11 +83,12 @@ class LocalRanks:
                         raise
                     return Ended(None, received[0])
                 except RanksFailedError as error:
+                    if received and all(failure.is_interrupt for failure in error.failures):
+                        return Ended(None, received[0])
                     raise first_failure(error.failures) from None
 
     @staticmethod
     async def _generation(ranks: HostRanks, count: int, plan: Plan | None, listener: socket.socket) -> list[str]:
-        ranks.start(count)
         assignments = [
             Assignment(
                 generation=1,

@@ -10,5 +10,4 @@ from onecurve.launch.template import be_rank
 
 if __name__ == "__main__":
     descriptor, parent, program, verb, request = sys.argv[1:]
-    order = {"program": program, "verb": verb, "request": request}
-    os._exit(be_rank(order, {}, int(descriptor), int(parent)))
+    os._exit(be_rank(program, verb, request, int(descriptor), int(parent)))

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ class RankProcess:
 
     local_rank: int
     channel: MessageSocket
+    say: Callable[[str], None]
+    """Told what the rank wants shown."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
     rank: int = 0
@@ -58,3 +61,5 @@ class RankProcess:
             self.result = message["result"]
         elif "failure" in message:
             self.failure = RankFailure(rank=self.rank, **message["failure"])
+        else:
+            self.say(message["say"])

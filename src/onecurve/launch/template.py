@@ -18,8 +18,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from onecurve.device.parent_process import die_with_parent
 from onecurve.launch.entry import program_named
@@ -42,14 +41,22 @@ def main(descriptor: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     warmth: Warmth = order["warmth"]
     if warmth != "none":
-        program_named(order["program"]).preload(order["verb"], order["request"], warmth == "script")
-        if reason := _reason_not_to_fork():
+        if reason := _preload(order, warmth) or _reason_not_to_fork():
             control.send({"event": "unfit", "reason": reason})
             return
         gc.collect()
         gc.freeze()  # collections in the ranks need not look at, and so copy, what was imported here
     control.send({"event": "ready"})
     _Forks(control, order, warmth).serve()
+
+
+def _preload(order: Message, warmth: Warmth) -> str:
+    """Import everything; return why that failed, or "". A rank in a new interpreter will then report it in full."""
+    try:
+        program_named(order["program"]).preload(order["verb"], order["request"], warmth == "script")
+    except Exception as error:  # a library or the user's script may raise anything
+        return f"importing raised {type(error).__name__}"
+    return ""
 
 
 class _Forks:
@@ -90,7 +97,8 @@ class _Forks:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for opened in (self._control, self._wakeup, self._writer):
                 opened.close()
-            status = be_rank(self._order, message["environment"], launcher, parent)
+            os.environ.update(message["environment"])
+            status = be_rank(self._order["program"], message["verb"], message["request"], launcher, parent)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -98,7 +106,7 @@ class _Forks:
 
     def _spawn(self, message: Message, launcher: int) -> int:
         command = [sys.executable, "-u", "-m", "onecurve.launch.new_rank", str(launcher), str(os.getpid())]
-        words = [self._order["program"], self._order["verb"], self._order["request"]]
+        words = [self._order["program"], message["verb"], message["request"]]
         os.set_inheritable(launcher, True)
         return os.posix_spawn(sys.executable, [*command, *words], {**os.environ, **message["environment"]})
 
@@ -113,14 +121,11 @@ class _Forks:
             self._control.send({"event": "ended", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
 
 
-def be_rank(order: Mapping[str, Any], environment: Mapping[str, str], launcher: int, parent: int) -> int:
+def be_rank(program: str, verb: str, request: str, launcher: int, parent: int) -> int:
     """Run the program as a rank, in a process of its own; return its exit status."""
     die_with_parent(parent)
-    os.environ.update(environment)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    status = program_named(order["program"]).main(
-        order["verb"], order["request"], MessageSocket(socket.socket(fileno=launcher))
-    )
+    status = program_named(program).main(verb, request, MessageSocket(socket.socket(fileno=launcher)))
     sys.stdout.flush()
     sys.stderr.flush()
     return status

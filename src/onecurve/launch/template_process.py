@@ -23,17 +23,18 @@ class TemplateProcess:
     """
 
     def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = _log.info) -> None:
-        """`program`, `verb`, `request`: what the ranks run, see `RankProgram`. `say`: told why a start is slow."""
+        """`program`: see `RankProgram`. `verb`, `request`: what is imported for. `say`: told why a start is slow."""
         self._order = {"program": program, "verb": verb, "request": request, "parent": os.getpid()}
         self._say = say
         self._warmth: Warmth = "script"
         self._is_ready = False
         self._process, self.control = self._start()
 
-    def fork(self, local_rank: int, channel: int, environment: Mapping[str, str]) -> None:
+    def fork(self, local_rank: int, verb: str, request: str, channel: int, environment: Mapping[str, str]) -> None:
         """Start a rank; the template reports `started`. `channel`: descriptor of the rank's end of its socket."""
         self._wait_until_ready()
-        self.control.send({"local_rank": local_rank, "environment": dict(environment)}, channel)
+        order = {"local_rank": local_rank, "verb": verb, "request": request, "environment": dict(environment)}
+        self.control.send(order, channel)
 
     def events(self) -> list[Message]:
         """What the template has reported since the last call. Raises an OnecurveError if the template has ended."""

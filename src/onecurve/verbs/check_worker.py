@@ -36,7 +36,7 @@ from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
 
 
-def check_worker(request: str) -> Callable[[World, Stop, Plan | None], str]:
+def check_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
     """Make the worker of a launched rank. The launcher reads what it finds from the request's folder."""
     asked = from_json(CheckRequest, request.encode(), "request")
     if asked.verbose:

@@ -14,7 +14,7 @@ from onecurve.launch.stop import Stop
 from onecurve.measure.cluster_probe import measure_cluster
 
 
-def probe_worker(request: str) -> Callable[[World, Stop, Plan | None], str]:
+def probe_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
     """Make the worker of a launched rank. Its result is the cluster as JSON, on rank 0."""
     asked = from_json(ProbeRequest, request.encode(), "request")
 

@@ -15,8 +15,12 @@ from onecurve.launch.stop import Stop
 if TYPE_CHECKING:
     from onecurve.device.world import World
 
+PROGRAM = __name__
+"""Name of this module, for launchers."""
 Worker = Callable[["World", Stop, Plan | None], str]
 """(world, stop, plan) → result. Called once per generation."""
+Say = Callable[[str], None]
+"""Shows a short text to the user."""
 
 
 def preload(verb: str, request: str, with_script: bool) -> None:
@@ -42,7 +46,7 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
         from onecurve.device.world import World
 
         use_all_threads()
-        worker = _worker_maker(verb)(request)
+        worker = _worker_maker(verb)(request, launcher.say)
         for assignment, listener in launcher.assignments():
             launcher.finished(worker(World.of(assignment, listener), launcher, assignment.plan))
     except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
@@ -51,15 +55,19 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
     return 0
 
 
-def _worker_maker(verb: str) -> Callable[[str], Worker]:
+def _worker_maker(verb: str) -> Callable[[str, Say], Worker]:
     if verb == "run":
         from onecurve.verbs.run_worker import RunWorker
 
         return RunWorker
+    if verb == "check":
+        from onecurve.verbs.check_worker import check_worker
+
+        return check_worker
     if verb == "probe":
         from onecurve.verbs.probe_worker import probe_worker
 
         return probe_worker
-    from onecurve.verbs.check_worker import check_worker
+    from onecurve.verbs.host_worker import answer_maker
 
-    return check_worker
+    return answer_maker(verb)

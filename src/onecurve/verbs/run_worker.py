@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +58,7 @@ _RECENT_STEPS = 1000
 class RunWorker:
     """A launched rank's run, through all its generations."""
 
-    def __init__(self, request: str) -> None:
+    def __init__(self, request: str, _: Callable[[str], None]) -> None:
         asked = from_json(RunRequest, request.encode(), "request")
         if asked.verbose:
             log_to_stderr()
