@@ -120,7 +120,10 @@ def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
     try:
         module, recorder = record(build_and_look, seed)
         return DeferredModel(
-            module, recorder, compile_removed=compile_removed, record_again=lambda: record(build, seed)
+            module=module,
+            recorder=recorder,
+            compile_removed=compile_removed,
+            record_again=lambda: record(build, seed),
         )
     except OnecurveError:
         raise
@@ -130,7 +133,7 @@ def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
         _log.info("the model's constructor could not be recorded", exc_info=True)
     module = build_real(build_and_look, seed)
     warning = f"the model's constructor could not be recorded ({reason}); every rank builds it in full"
-    return DeferredModel(module, None, warning, compile_removed)
+    return DeferredModel(module=module, recorder=None, warning=warning, compile_removed=compile_removed)
 
 
 def _copy_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:

@@ -22,7 +22,7 @@ from onecurve.planner.plan_choice import read_plan
 from onecurve.report.check_table import CheckTable
 from onecurve.report.log import is_verbose
 from onecurve.verbs.check_journal import CheckJournal
-from onecurve.verbs.rank import PROGRAM
+from onecurve.verbs.program import PROGRAM
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
 _MAX_DEFAULT_RANKS = 4

@@ -8,7 +8,7 @@ from onecurve.describe.errors import InterruptError
 from onecurve.describe.requests import ProbeRequest
 from onecurve.device.environment import is_rank_of_launcher
 from onecurve.launch.local import LocalRanks
-from onecurve.verbs.rank import PROGRAM
+from onecurve.verbs.program import PROGRAM
 
 _MAX_PROBE_RANKS = 16
 """Ranks that measure a CPU host; more would add little."""

@@ -15,8 +15,6 @@ from onecurve.launch.stop import Stop
 if TYPE_CHECKING:
     from onecurve.device.world import World
 
-PROGRAM = __name__
-"""Name of this module, for launchers."""
 Worker = Callable[["World", Stop, Plan | None], str]
 """(world, stop, plan) → result. Called once per generation."""
 Say = Callable[[str], None]

@@ -24,7 +24,7 @@ from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
 from onecurve.runs.folder import CHECKPOINTS, PLAN, refuse_foreign_folder
-from onecurve.verbs.rank import PROGRAM
+from onecurve.verbs.program import PROGRAM
 
 _MIN_STEPS_TO_CALIBRATE = 20
 
