@@ -5,6 +5,9 @@
 The rank is built by the same code as a real one, but in PyTorch's fake process group and from fake tensors, which have
 a shape and no memory. One micro-batch runs forward and backward through each of the rank's stages. The script prints
 the bytes of parameters, gradients, optimizer state and activations that the rank holds, and its collectives.
+
+It also prints what one rank does to create its process groups when a run starts, in worlds of 1,024 to 131,072 ranks
+(see start_up.py).
 """
 
 import argparse
@@ -48,6 +51,7 @@ from onecurve.planner.traced_model import TracedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import llama
+import start_up
 
 MODELS = {
     "llama3-8b": {"width": 4096, "depth": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "vocab_size": 128256},
@@ -272,8 +276,10 @@ def main() -> None:
     print_trace(plan, rank, trace)
     seconds = time.perf_counter() - begin
     print(f"in {seconds:.0f} s")
+    start_ups = [start_up.measure(mesh) for mesh in start_up.MESHES]
+    start_up.print_start_ups(start_ups)
     if arguments.json:
-        print(json.dumps({**summary(trace), "seconds": seconds}))
+        print(json.dumps({**summary(trace), "seconds": seconds, "start_up": start_up.summary(start_ups)}))
 
 
 def print_trace(plan: Plan, rank: int, trace: RankTrace) -> None:

@@ -35,8 +35,8 @@ def new_member_group(ranks: Sequence[int], description: str, *, sends: bool = Fa
     if device := dist.group.WORLD.bound_device_id:  # type: ignore[union-attr]
         raise OnecurveError(
             f"process group: it was initialized with device_id={device}. torch then splits its communicator, which "
-            "needs every rank of the world for every group. Call init_process_group without device_id, or leave it to "
-            "onecurve"
+            "needs every rank of the world for every group. Call init_process_group without device_id, or let onecurve "
+            "call it"
         )
     with gloo_lazy_init(not sends):
         group = dist.new_group(list(ranks), use_local_synchronization=True, group_desc=description)
