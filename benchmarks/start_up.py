@@ -1,8 +1,9 @@
 """The process groups that one rank of a large world creates when a run starts, and the work this takes.
 
 The rank is real: it runs the code of a run on gloo, over a store that counts its operations. The other ranks are
-simulated. Groups that connect at first use need no answer from them. For the group of the pipeline stages, which
-connects at once, threads of this process take the places of the other stages. Collectives do nothing.
+simulated. The group of the pipeline stages connects all its members at once: threads of this process take the places of
+the other stages. In the other groups a first all-reduce connects a rank to its two neighbours in the ring. It is not
+run, but the two addresses that gloo would read are counted; tests/unit/device/test_gloo.py counts them in real groups.
 """
 
 import threading
@@ -23,7 +24,7 @@ from onecurve.describe.mesh import Mesh
 from onecurve.describe.units import bytes_text
 from onecurve.device.collectives import new_host_group
 from onecurve.device.device import resident_bytes
-from onecurve.device.gloo import gloo_lazy_init
+from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
 MESHES = (
     Mesh(pipeline=4, replicate=4, shard=8, tensor=8),
@@ -50,14 +51,15 @@ class StartUp:
 
 
 class CountingStore(dist.Store):
-    """A store for one real rank: counts its operations. Threads answer for the other members of an eager group."""
+    """A store for one rank: counts its operations. Threads answer for the other members of a group that connects at
+    once."""
 
-    def __init__(self, stages: int) -> None:
-        """`stages`: size of the groups that connect at once."""
+    def __init__(self, store: dist.Store, simulated_size: int = 0) -> None:
+        """`simulated_size`: size of the groups whose other members are simulated; 0 if all ranks are real."""
         super().__init__()
         self.operations: Counter[str] = Counter()
-        self._stages = stages
-        self._store = dist.HashStore()
+        self._store = store
+        self._simulated_size = simulated_size
         self._answered: set[str] = set()
         self._simulated: list[dist.ProcessGroupGloo] = []
 
@@ -82,43 +84,54 @@ class CountingStore(dist.Store):
             return
         self._answered.add(prefix)
         store = dist.PrefixStore(prefix, self._store)
-        for rank in range(self._stages):
+        for rank in range(self._simulated_size):
             if not self._store.check([f"{prefix}/0/{rank}"]):
                 threading.Thread(target=self._join, args=(store, rank)).start()
 
     def _join(self, store: dist.Store, rank: int) -> None:
-        self._simulated.append(dist.ProcessGroupGloo(store, rank, self._stages))
+        self._simulated.append(dist.ProcessGroupGloo(store, rank, self._simulated_size))
 
 
 def measure(mesh: Mesh) -> StartUp:
     """Create the process groups of the middle rank of the mesh."""
-    rank, store = mesh.size // 2, CountingStore(mesh.pipeline)
-    with _count_groups() as groups:
+    rank, store = mesh.size // 2, CountingStore(dist.HashStore(), mesh.pipeline)
+    with _simulated_world(store) as groups:
         begin, resident = time.perf_counter(), resident_bytes()
         with gloo_lazy_init(True):
             dist.init_process_group("gloo", store=store, rank=rank, world_size=mesh.size)
         try:
+            connect_neighbours()
             make_mesh(mesh, rank, "cpu")
             new_host_group()
             seconds = time.perf_counter() - begin
             memory = max(0, resident_bytes() - resident)
         finally:
             dist.destroy_process_group()
-    return StartUp(mesh.size, groups.total(), dict(store.operations), seconds, memory)
+    return StartUp(mesh.size, len(groups), dict(store.operations), seconds, memory)
 
 
 @contextmanager
-def _count_groups() -> Iterator[Counter[str]]:
-    """Count the groups that torch creates, also those of other ranks only. The simulated ranks skip collectives."""
-    groups: Counter[str] = Counter()
+def _simulated_world(store: CountingStore) -> Iterator[list[int]]:
+    """Collect the sizes of the groups that torch creates, also for other ranks; replace all-reduces by their reads."""
+    sizes: list[int] = []
+    connected: set[dist.ProcessGroup | None] = set()
     create = distributed_c10d._new_process_group_helper
 
-    def counted(*arguments: Any, **keywords: Any) -> Any:
-        groups["created"] += 1
-        return create(*arguments, **keywords)
+    def counted(group_size: int, *arguments: Any, **keywords: Any) -> Any:
+        sizes.append(group_size)
+        return create(group_size, *arguments, **keywords)
 
-    with patch.object(distributed_c10d, "_new_process_group_helper", counted), patch.object(dist, "all_reduce"):
-        yield groups
+    def read_neighbours(*_: Any, group: dist.ProcessGroup | None = None) -> None:
+        if group not in connected:
+            neighbours = min(2, dist.get_world_size(group) - 1)
+            store.operations.update(wait=neighbours, get=neighbours)
+            connected.add(group)
+
+    with (
+        patch.object(distributed_c10d, "_new_process_group_helper", counted),
+        patch.object(dist, "all_reduce", read_neighbours),
+    ):
+        yield sizes
 
 
 def print_start_ups(start_ups: Sequence[StartUp]) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from onecurve.device.gloo import gloo_lazy_init
+from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
 Group = dist.ProcessGroup | None
 """A process group, or None for a group of one rank."""
@@ -89,6 +89,7 @@ def new_host_group() -> Group:
     with gloo_lazy_init(True):
         group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
     assert isinstance(group, dist.ProcessGroup)
+    connect_neighbours(group)
     return group
 
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from onecurve.describe.errors import OnecurveError
-from onecurve.device.gloo import gloo_lazy_init
+from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
 
 def align_group_names() -> None:
@@ -41,4 +41,6 @@ def new_member_group(ranks: Sequence[int], description: str, *, sends: bool = Fa
     with gloo_lazy_init(not sends):
         group = dist.new_group(list(ranks), use_local_synchronization=True, group_desc=description)
     assert isinstance(group, dist.ProcessGroup)
+    if not sends:
+        connect_neighbours(group)
     return group
