@@ -89,13 +89,13 @@ def make_mesh(mesh: Mesh, rank: int, device: str) -> ProcessMesh:
     if rank >= mesh.size:
         return ProcessMesh(mesh=mesh, rank=rank, group=None)
     groups = _RankGroups(mesh, rank)
-    world = groups.along(*AXES)
+    mesh_group = groups.along(*AXES)
     pipeline_group = groups.along(_PIPELINE)
     device_mesh = _device_mesh(groups, device)
     return ProcessMesh(
         mesh=mesh,
         rank=rank,
-        group=world,
+        group=mesh_group,
         data_group=groups.along(*_DATA_AXES),
         pipeline_group=pipeline_group,
         peers=groups.along(*_DATA_AXES, TENSOR),
@@ -132,7 +132,7 @@ class _RankGroups:
         if size == dist.get_world_size() and not sends:
             assert dist.group.WORLD is not None
             return dist.group.WORLD
-        return new_member_group(self.mesh.ranks_along(self.rank, *axes), "·".join(axes), sends=sends)
+        return new_member_group(self.mesh.ranks_along(self.rank, *axes), "_".join(axes), sends=sends)
 
 
 def _device_mesh(groups: _RankGroups, device: str) -> DeviceMesh | None:
