@@ -5,6 +5,9 @@
 The rank is built by the same code as a real one, but in PyTorch's fake process group and from fake tensors, which have
 a shape and no memory. One micro-batch runs forward and backward through each of the rank's stages. The script prints
 the bytes of parameters, gradients, optimizer state and activations that the rank holds, and its collectives.
+
+It also prints what one rank does to create its process groups when a run starts, in worlds of 1,024 to 131,072 ranks
+(see start_up.py).
 """
 
 import argparse
@@ -48,6 +51,7 @@ from onecurve.planner.traced_model import TracedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import llama
+import start_up
 
 MODELS = {
     "llama3-8b": {"width": 4096, "depth": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "vocab_size": 128256},
@@ -253,6 +257,7 @@ def main() -> None:
     parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     arguments = parser.parse_args()
+    start_ups = [start_up.measure(mesh) for mesh in start_up.MESHES]  # before the trace, which leaves memory to reuse
     begin = time.perf_counter()
     mesh = Mesh(**{axis: int(degree) for axis, degree in (item.split("=") for item in arguments.mesh.split(","))})
     plan = Plan(
@@ -272,8 +277,9 @@ def main() -> None:
     print_trace(plan, rank, trace)
     seconds = time.perf_counter() - begin
     print(f"in {seconds:.0f} s")
+    start_up.print_start_ups(start_ups)
     if arguments.json:
-        print(json.dumps({**summary(trace), "seconds": seconds}))
+        print(json.dumps({**summary(trace), "seconds": seconds, "start_up": start_up.summary(start_ups)}))
 
 
 def print_trace(plan: Plan, rank: int, trace: RankTrace) -> None:

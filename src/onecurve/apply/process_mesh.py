@@ -1,15 +1,18 @@
 """The plan's mesh in torch: a DeviceMesh over the axes in use, and the process groups that train together."""
 
+import math
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from onecurve.describe.mesh import Mesh
-from onecurve.device.collectives import Group, group_containing, subgroup
+from onecurve.describe.mesh import AXES, Mesh
+from onecurve.device.collectives import Group
 from onecurve.device.local_tensor import REPLICATE, TENSOR
+from onecurve.device.process_groups import align_group_names, new_member_group
 
 _DATA_AXES = (REPLICATE, "shard")
 _PIPELINE = "pipeline"
@@ -74,30 +77,84 @@ class ProcessMesh:
 
 
 def make_mesh(mesh: Mesh, rank: int, device: str) -> ProcessMesh:
-    """Create the process groups. Every rank of the world must call this, also ranks outside the mesh."""
-    group = subgroup(range(mesh.size))
-    if mesh.shard == mesh.tensor == mesh.pipeline == 1:  # DDP needs no DeviceMesh
-        return ProcessMesh(mesh=mesh, rank=rank, group=group, data_group=group, peers=group)
-    # DDP refuses tensor-parallel parameters, so fully_shard also handles their replicas; it then needs a shard axis,
-    # even one with a single rank. Any other axis with a single rank would only add groups.
-    data_axes = tuple(axis for axis in _DATA_AXES if mesh.degrees[axis] > 1 or (axis == "shard" and mesh.replicate > 1))
-    pipeline_axes = (_PIPELINE,) if mesh.pipeline > 1 else ()
-    tensor_axes = (TENSOR,) if mesh.tensor > 1 else ()
-    axes = (*pipeline_axes, *data_axes, *tensor_axes)
-    ranks = torch.arange(mesh.size).view([mesh.degrees[axis] for axis in axes])
-    device_mesh = DeviceMesh(device, ranks, mesh_dim_names=axes)
-    splits_model = bool(pipeline_axes or tensor_axes)
-    data_group = group_containing(mesh.groups(*_DATA_AXES), rank) if splits_model else group
-    peers = group_containing(mesh.groups(*_DATA_AXES, TENSOR), rank) if pipeline_axes else group
+    """Create the process groups. Every rank of the world must call this, also ranks outside the mesh.
+
+    A rank creates only the groups that it belongs to, so the number of groups does not grow with the mesh. All ranks
+    create them in the order below: while a rank waits for the members of its k-th group, each of them is creating its
+    k-th group, which is the same one, or an earlier one, so no ranks wait for each other in a circle.
+    """
+    if mesh.size == 1:
+        return ProcessMesh(mesh=mesh, rank=rank, group=None)
+    align_group_names()
     if rank >= mesh.size:
-        return ProcessMesh(mesh=mesh, rank=rank, group=group)
+        return ProcessMesh(mesh=mesh, rank=rank, group=None)
+    groups = _RankGroups(mesh, rank)
+    mesh_group = groups.along(*AXES)
+    pipeline_group = groups.along(_PIPELINE)
+    device_mesh = _device_mesh(groups, device)
     return ProcessMesh(
         mesh=mesh,
         rank=rank,
-        group=group,
-        data_group=data_group,
-        pipeline_group=device_mesh.get_group(_PIPELINE) if pipeline_axes else None,
-        peers=peers,
-        shard_mesh=device_mesh[data_axes] if data_axes else None,
-        tensor_mesh=device_mesh[TENSOR] if tensor_axes else None,
+        group=mesh_group,
+        data_group=groups.along(*_DATA_AXES),
+        pipeline_group=pipeline_group,
+        peers=groups.along(*_DATA_AXES, TENSOR),
+        shard_mesh=_submesh(device_mesh, _DATA_AXES),
+        tensor_mesh=_submesh(device_mesh, (TENSOR,)),
     )
+
+
+class _RankGroups:
+    """The process groups that one rank belongs to, each created at its first use."""
+
+    def __init__(self, mesh: Mesh, rank: int) -> None:
+        self.mesh = mesh
+        self.rank = rank
+        self._groups: dict[tuple[str, ...], dist.ProcessGroup] = {}
+
+    def along(self, *axes: str) -> Group:
+        """Return the group of the ranks that differ from this rank only along `axes`; None if it is alone."""
+        split = tuple(axis for axis in axes if self.mesh.degrees[axis] > 1)
+        return self._group(split) if split else None
+
+    def along_axis(self, axis: str) -> dist.ProcessGroup:
+        """Return the group along one axis, also if this rank is alone."""
+        return self._group((axis,))
+
+    def _group(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
+        if axes not in self._groups:
+            self._groups[axes] = self._create(axes)
+        return self._groups[axes]
+
+    def _create(self, axes: tuple[str, ...]) -> dist.ProcessGroup:
+        sends = axes == (_PIPELINE,)  # the stages exchange activations outside of collectives
+        size = math.prod(self.mesh.degrees[axis] for axis in axes)
+        if size == dist.get_world_size() and not sends:
+            assert dist.group.WORLD is not None
+            return dist.group.WORLD
+        return new_member_group(self.mesh.ranks_along(self.rank, *axes), "_".join(axes), sends=sends)
+
+
+def _device_mesh(groups: _RankGroups, device: str) -> DeviceMesh | None:
+    """Create the mesh of the ranks of this rank's pipeline stage, over the axes that fully_shard and DTensor need.
+
+    fully_shard combines its mesh with that of tensor-parallel parameters, and requires that both are slices of one.
+    """
+    mesh = groups.mesh
+    if mesh.shard == mesh.tensor == mesh.pipeline == 1:  # DDP needs no DeviceMesh
+        return None
+    # DDP refuses tensor-parallel parameters, so fully_shard also handles their replicas; it then needs a shard axis,
+    # even one with a single rank. Any other axis with a single rank would only add groups.
+    axes = tuple(
+        axis for axis in (*_DATA_AXES, TENSOR) if mesh.degrees[axis] > 1 or (axis == "shard" and mesh.replicate > 1)
+    )
+    if not axes:
+        return None
+    ranks = torch.tensor(mesh.ranks_along(groups.rank, *axes)).view([mesh.degrees[axis] for axis in axes])
+    return DeviceMesh.from_group([groups.along_axis(axis) for axis in axes], device, ranks, mesh_dim_names=axes)
+
+
+def _submesh(device_mesh: DeviceMesh | None, axes: tuple[str, ...]) -> DeviceMesh | None:
+    """Return the mesh of those of the `axes` that the device mesh has; None if it has none of them."""
+    present = tuple(axis for axis in device_mesh.mesh_dim_names or () if axis in axes) if device_mesh else ()
+    return device_mesh[present] if device_mesh and present else None

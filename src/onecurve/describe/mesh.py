@@ -43,13 +43,15 @@ class Mesh:
             rank, coordinates[axis] = divmod(rank, getattr(self, axis))
         return {axis: coordinates[axis] for axis in AXES}
 
-    def groups(self, *axes: str) -> list[list[int]]:
-        """Return the groups of ranks that differ only in their coordinates along `axes`."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for rank in range(self.size):
-            coordinates = self.coordinates(rank)
-            groups.setdefault(tuple(coordinates[axis] for axis in AXES if axis not in axes), []).append(rank)
-        return list(groups.values())
+    def ranks_along(self, rank: int, *axes: str) -> list[int]:
+        """Return the ranks, in ascending order, whose coordinates differ from those of `rank` at most along `axes`."""
+        coordinates, stride, ranks = self.coordinates(rank), 1, [rank]
+        for axis in reversed(AXES):
+            if axis in axes:
+                first = -coordinates[axis] * stride
+                ranks = [other + first + index * stride for index in range(getattr(self, axis)) for other in ranks]
+            stride *= getattr(self, axis)
+        return ranks
 
     def data_rank(self, rank: int) -> int:
         """Return the data-parallel rank of `rank`. All ranks of one model replica have the same one."""

@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
+
 Group = dist.ProcessGroup | None
 """A process group, or None for a group of one rank."""
 
@@ -78,14 +80,16 @@ def broadcast_first_text(group: Group, text: str) -> str:
 
 
 def new_host_group() -> Group:
-    """Create a gloo group of all ranks with a timeout of one day, for use in a background thread.
+    """Create a gloo group of all ranks with a timeout of one day, for collectives in a background thread.
 
     Every rank must call it. The result is None if there is only one rank.
     """
     if not dist.is_initialized():
         return None
-    group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+    with gloo_lazy_init(True):
+        group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
     assert isinstance(group, dist.ProcessGroup)
+    connect_neighbours(group)
     return group
 
 
@@ -97,23 +101,3 @@ def barrier() -> None:
 
 def _decode(row: Tensor, size: int) -> str:
     return bytes(row[:size].tolist()).decode().strip()
-
-
-def subgroup(ranks: Sequence[int]) -> Group:
-    """Create a group of these ranks, or return None for one rank. Every rank of the world must call it."""
-    if not dist.is_initialized():
-        return None
-    if len(ranks) == dist.get_world_size():
-        return dist.group.WORLD
-    group = dist.new_group(list(ranks))
-    return group if len(ranks) > 1 and isinstance(group, dist.ProcessGroup) else None
-
-
-def group_containing(groups: Sequence[Sequence[int]], rank: int) -> Group:
-    """Create disjoint groups and return the one that contains `rank`. Every rank of the world must call it.
-
-    With torch's `use_local_synchronization` only the members of a group would create it. But then torch names a group
-    by the number of groups that a rank is in, and ranks for which this number differs wait for each other forever.
-    """
-    process_groups = [(ranks, subgroup(ranks)) for ranks in groups]
-    return next((group for ranks, group in process_groups if rank in ranks), None)

@@ -10,6 +10,7 @@ from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
 from onecurve.device.environment import is_rank_of_launcher
+from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ class World:
     def join(self, device: Device) -> None:
         """Initialize torch's process group; one rank alone needs none."""
         if self.size > 1 and not dist.is_initialized():
-            dist.init_process_group(device.backend, store=self.store, rank=self.rank, world_size=self.size)
+            with gloo_lazy_init(True):
+                dist.init_process_group(device.backend, store=self.store, rank=self.rank, world_size=self.size)
+            connect_neighbours()
 
     def leave(self) -> None:
         """Destroy the process group."""

@@ -21,20 +21,22 @@ def test_data_ranks_count_shards_within_replicas() -> None:
     assert MESH.data_rank(23) == MESH.data_rank(10) == 5
 
 
-def test_groups_of_one_axis_and_of_two() -> None:
+def test_ranks_along_one_axis_and_along_two() -> None:
     mesh = Mesh(replicate=2, shard=2, tensor=2)
-    assert mesh.groups("tensor") == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert mesh.groups("replicate") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert mesh.groups("replicate", "shard") == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    assert mesh.ranks_along(5, "tensor") == [4, 5]
+    assert mesh.ranks_along(5, "replicate") == [1, 5]
+    assert mesh.ranks_along(5, "replicate", "shard") == [1, 3, 5, 7]
+    assert mesh.ranks_along(5) == [5]
 
 
-@given(st.builds(Mesh, **{axis: st.integers(1, 3) for axis in AXES}), st.sets(st.sampled_from(AXES)))
-def test_groups_contain_every_rank_once(mesh: Mesh, axes: set[str]) -> None:
-    groups = mesh.groups(*axes)
-    assert sorted(rank for group in groups for rank in group) == list(range(mesh.size))
-    for group in groups:
-        fixed = [{axis: mesh.coordinates(rank)[axis] for axis in AXES if axis not in axes} for rank in group]
-        assert all(coordinates == fixed[0] for coordinates in fixed)
+@given(st.builds(Mesh, **{axis: st.integers(1, 3) for axis in AXES}), st.sets(st.sampled_from(AXES)), st.data())
+def test_ranks_along_axes_are_those_with_the_same_other_coordinates(mesh: Mesh, axes: set[str], data) -> None:
+    rank = data.draw(st.integers(0, mesh.size - 1))
+
+    def fixed(other: int) -> list[int]:
+        return [index for axis, index in mesh.coordinates(other).items() if axis not in axes]
+
+    assert mesh.ranks_along(rank, *axes) == [other for other in range(mesh.size) if fixed(other) == fixed(rank)]
 
 
 @pytest.mark.parametrize("axis", AXES)
