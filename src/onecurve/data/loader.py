@@ -237,11 +237,10 @@ def _identity(micro: Any) -> Any:
 def _init_worker(rank_pid: int, _: int) -> None:
     """Let a worker process live exactly as long as its rank.
 
-    The rank decides when to stop. A Ctrl-C reaches the whole process group, and a signal of Slurm all processes of a
-    job: they must not end the workers; the end of the rank must.
+    The rank decides when to stop. A Ctrl-C reaches the whole process group and must not end the workers; the end of the
+    rank must. A launched rank ignores all signals that ask to stop, and its workers inherit that.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(rank_pid)
     torch.set_num_threads(1)
     unpin_cores()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from onecurve.describe.errors import SignalName
+from onecurve.launch.message_socket import MessageSocket
 from onecurve.launch.stop import STOP_SIGNALS
 
 T = TypeVar("T")
@@ -37,6 +38,16 @@ def _run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+async def readable(source: MessageSocket) -> None:
+    """Wait until a message has arrived, or the other side is gone."""
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(source, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(source)
 
 
 @contextmanager

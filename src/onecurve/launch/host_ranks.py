@@ -32,8 +32,13 @@ class HostRanks:
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 
-    def start(self, count: int, verb: str, request: str, say: Callable[[str], None]) -> None:
+    @property
+    def has_started(self) -> bool:
+        return bool(self._ranks)
+
+    async def start(self, count: int, verb: str, request: str, say: Callable[[str], None]) -> None:
         """Start `count` ranks for a request, which then wait for an assignment. `say`: told what ranks want shown."""
+        await self._template.ready()
         environment = {"PYTHONUNBUFFERED": "1"}
         loop = asyncio.get_running_loop()
         for _ in range(count):

@@ -65,12 +65,12 @@ class LocalRanks:
     async def _run(self, verb: str, request: str, count: int, plan: Plan | None) -> Ended:
         received: list[SignalName] = []
         with HostRanks(self._template) as ranks, socket.create_server((_LOOPBACK, 0)) as listener:
-            ranks.start(count, verb, request, self._say)
-            work = asyncio.ensure_future(self._generation(ranks, count, plan, listener))
+            assignments = self._assignments(count, plan, listener)
+            work = asyncio.ensure_future(self._work(ranks, verb, request, assignments, listener))
 
             def stop(name: SignalName) -> None:
                 received.append(name)
-                if len(received) == 1:
+                if len(received) == 1 and ranks.has_started:
                     ranks.stop(name)
                 else:
                     work.cancel()
@@ -87,9 +87,22 @@ class LocalRanks:
                         return Ended(None, received[0])
                     raise first_failure(error.failures) from None
 
+    async def _work(
+        self,
+        ranks: HostRanks,
+        verb: str,
+        request: str,
+        assignments: Sequence[Assignment],
+        listener: socket.socket,
+    ) -> list[str]:
+        await ranks.start(len(assignments), verb, request, self._say)
+        results = await ranks.run(assignments, listener.fileno())
+        await ranks.dismiss()
+        return results
+
     @staticmethod
-    async def _generation(ranks: HostRanks, count: int, plan: Plan | None, listener: socket.socket) -> list[str]:
-        assignments = [
+    def _assignments(count: int, plan: Plan | None, listener: socket.socket) -> list[Assignment]:
+        return [
             Assignment(
                 generation=1,
                 rank=rank,
@@ -103,6 +116,3 @@ class LocalRanks:
             )
             for rank in range(count)
         ]
-        results = await ranks.run(assignments, listener.fileno())
-        await ranks.dismiss()
-        return results

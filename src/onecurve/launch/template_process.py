@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.launch.event_loop import readable
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.template import Warmth
 
@@ -17,7 +18,7 @@ _NEXT_TRY: dict[Warmth, Warmth] = {"script": "torch", "torch": "none"}
 
 
 class TemplateProcess:
-    """A running template. It begins to import as soon as it is created; the first use waits until it is ready.
+    """A running template. It begins to import as soon as it is created; wait until it is `ready` before the first fork.
 
     It ends with the `with` block, and its ranks with it.
     """
@@ -30,9 +31,18 @@ class TemplateProcess:
         self._is_ready = False
         self._process, self.control = self._start()
 
+    async def ready(self) -> None:
+        """Wait until ranks can be forked."""
+        while not self._is_ready:
+            await readable(self.control)
+            for answer in self.events():
+                if answer["event"] == "ready":
+                    self._is_ready = True
+                else:
+                    self._start_colder(answer["reason"])
+
     def fork(self, local_rank: int, verb: str, request: str, channel: int, environment: Mapping[str, str]) -> None:
         """Start a rank; the template reports `started`. `channel`: descriptor of the rank's end of its socket."""
-        self._wait_until_ready()
         order = {"local_rank": local_rank, "verb": verb, "request": request, "environment": dict(environment)}
         self.control.send(order, channel)
 
@@ -64,18 +74,12 @@ class TemplateProcess:
         control.send({**self._order, "warmth": self._warmth})
         return process, control
 
-    def _wait_until_ready(self) -> None:
-        while not self._is_ready:
-            answer = self.control.receive()
-            if answer is None:
-                raise OnecurveError(f"the process that starts the ranks {_ending(self._process.wait())}")
-            if answer["event"] == "ready":
-                self._is_ready = True
-                continue
-            self.close()
-            self._warmth = _NEXT_TRY[self._warmth]
-            self._say(f"ranks start more slowly: {answer['reason']}, so a process that has done it cannot be forked")
-            self._process, self.control = self._start()
+    def _start_colder(self, reason: str) -> None:
+        """Start again with fewer imports, because the process cannot be forked."""
+        self.close()
+        self._warmth = _NEXT_TRY[self._warmth]
+        self._say(f"ranks start more slowly: {reason}, so a process that has done it cannot be forked")
+        self._process, self.control = self._start()
 
 
 def _ending(status: int) -> str:
