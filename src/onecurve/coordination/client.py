@@ -218,7 +218,8 @@ class RemoteCoordination:
     def _unreachable(self, reason: str) -> UnreachableError:
         return UnreachableError(
             f"{self._host}:{self._port} could not be reached from host {socket.gethostname()!r} "
-            f"for {self._timeout:g} s ({reason}): check that onecurve still runs there and that no firewall blocks this port"
+            f"for {self._timeout:g} s ({reason}): check that onecurve still runs there and that no firewall "
+            "blocks this port"
         )
 
     def _send_watch(self, number: int) -> None:

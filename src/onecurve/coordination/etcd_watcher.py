@@ -28,6 +28,8 @@ class EtcdWatcher(threading.Thread):
         self._gateway, self._namespace, self._watch, self._timeout = gateway, namespace, watch, timeout
         self._range = key_range(namespace + watch.prefix)
         self._loop = asyncio.get_running_loop()
+        self._revision = 0
+        """The last revision that was seen."""
         self._stream: EtcdStream | None = None
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -41,24 +43,24 @@ class EtcdWatcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._follow(self._list())
+            self._list()
+            self._follow()
         except CoordinationError as error:
             self._report(self._watch.fail, error)
 
-    def _list(self) -> int:
-        """Report the present keys; return the revision of the list."""
+    def _list(self) -> None:
+        """Report the present keys."""
         answer = self._gateway.call("/v3/kv/range", self._range)
-        revision = int(answer["header"]["revision"])
+        self._revision = int(answer["header"]["revision"])
         present = [listed(plain, self._namespace) for plain in answer.get("kvs", ())]
-        self._report(self._watch.add_listing, sorted(present), revision)
-        return revision
+        self._report(self._watch.add_listing, sorted(present), self._revision)
 
-    def _follow(self, revision: int) -> None:
+    def _follow(self) -> None:
         failing_since: float | None = None
         while not self._closed.is_set():
             opened = time.monotonic()
             try:
-                revision = self._read_stream(revision)
+                self._read_stream()
                 reason = "it ended the stream"
             except EtcdRetryError as error:
                 reason = str(error)
@@ -69,20 +71,20 @@ class EtcdWatcher(threading.Thread):
                 raise UnreachableError(f"{self._gateway.address} ended a watch for {self._timeout:g} s: {reason}")
             self._closed.wait(_PAUSE_SECONDS)
 
-    def _read_stream(self, revision: int) -> int:
-        """Report the changes after a revision until the stream ends; return the revision to go on from."""
-        stream = self._open({"create_request": {**self._range, "start_revision": str(revision + 1)}})
+    def _read_stream(self) -> None:
+        """Report the changes after the last revision that was seen, until the stream ends."""
+        stream = self._open({"create_request": {**self._range, "start_revision": str(self._revision + 1)}})
         try:
             for message in stream:
                 result = message.get("result", {"canceled": True})
                 if "compact_revision" in result:
-                    return self._list()
+                    self._list()
+                    return
                 if result.get("canceled"):
-                    break
-                revision = self._take(result, revision)
+                    return
+                self._take(result)
         finally:
             stream.close()
-        return revision
 
     def _open(self, request: dict[str, Any]) -> EtcdStream:
         stream = self._gateway.stream("/v3/watch", request)
@@ -92,13 +94,12 @@ class EtcdWatcher(threading.Thread):
                 stream.interrupt()
         return stream
 
-    def _take(self, result: dict[str, Any], revision: int) -> int:
-        """Report the events of a message; return the last revision that was seen."""
+    def _take(self, result: dict[str, Any]) -> None:
+        """Report the events of a message."""
         changes = [changed(event, self._namespace) for event in result.get("events", ())]
-        if not changes:
-            return revision
-        self._report(self._watch.add_changes, changes)
-        return changes[-1].version
+        if changes:
+            self._report(self._watch.add_changes, changes)
+            self._revision = changes[-1].version
 
     def _report(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
