@@ -40,6 +40,11 @@ class EtcdCoordination:
         self._leases: set[Lease] = set()
         self._watches: set[Watch] = set()
 
+    @property
+    def received_bytes(self) -> int:
+        """Bytes received from etcd, without the headers of HTTP."""
+        return self._gateway.received_bytes
+
     async def lease(self, seconds: float) -> Lease:
         number = secrets.randbits(62) + 1
         lease_id = {"ID": str(number)}

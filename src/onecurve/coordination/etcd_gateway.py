@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -50,12 +50,15 @@ class EtcdRetryError(Exception):
 class EtcdStream:
     """A response that does not end: one JSON object per line."""
 
-    def __init__(self, connection: HTTPConnection, response: HTTPResponse, sock: socket.socket) -> None:
-        self._connection, self._response, self._sock = connection, response, sock
+    def __init__(
+        self, connection: HTTPConnection, response: HTTPResponse, sock: socket.socket, count: Callable[[int], None]
+    ) -> None:
+        self._connection, self._response, self._sock, self._count = connection, response, sock, count
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:
             while line := self._response.readline():
+                self._count(len(line))
                 yield json.loads(line)
         except (OSError, HTTPException, ValueError) as error:
             raise EtcdRetryError(str(error) or type(error).__name__) from None
@@ -83,6 +86,8 @@ class EtcdGateway:
         self._idle: dict[tuple[str, int], list[HTTPConnection]] = defaultdict(list)
         self._current = 0
         """Index of the member that answered last."""
+        self.received_bytes = 0
+        self._counting = threading.Lock()
         self._token: str | None = None
         self._closed = threading.Event()
 
@@ -116,7 +121,7 @@ class EtcdGateway:
                 self._raise_refusal(path, response)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.settimeout(_STREAM_SILENT_SECONDS)
-            return EtcdStream(connection, response, sock)
+            return EtcdStream(connection, response, sock, self._count_bytes)
         except (OSError, HTTPException, ValueError, EtcdRetryError) as error:
             connection.close()
             self._try_next_member(current)
@@ -139,11 +144,13 @@ class EtcdGateway:
             response = self._post(connection, path, body)
             if response.status != 200:
                 self._raise_refusal(path, response)
-            answer: dict[str, Any] = json.loads(response.read())
+            text = response.read()
+            answer: dict[str, Any] = json.loads(text)
         except BaseException:
             connection.close()
             raise
         self._idle[endpoint].append(connection)
+        self._count_bytes(len(text))
         return answer
 
     def _post(self, connection: HTTPConnection, path: str, body: Mapping[str, Any]) -> HTTPResponse:
@@ -180,6 +187,10 @@ class EtcdGateway:
             raise EtcdRetryError(message)
         hint = " (set ETCDCTL_USER=name:password in the environment)" if "user name is empty" in message else ""
         raise EtcdError(f"{self.address} refuses {path}: {message}{hint}", code)
+
+    def _count_bytes(self, count: int) -> None:
+        with self._counting:
+            self.received_bytes += count
 
     def _endpoint(self, current: int) -> tuple[str, int]:
         return self.address.endpoints[current % len(self.address.endpoints)]
