@@ -53,8 +53,6 @@ LOST_HOSTS = 100
 STEADY_SECONDS = 6.0
 TIMEOUT_SECONDS = 120.0
 """Limit for each request: these processes share few cores."""
-CONNECTING = 100
-"""Hosts of one process that connect at the same time. More would only wait for their own process."""
 ASSIGNMENT_BYTES = 1000
 
 _spawn = multiprocessing.get_context("spawn")
@@ -84,6 +82,8 @@ class EtcdService:
 
 Service = MemoryService | EtcdService
 Client = RemoteCoordination | EtcdCoordination
+REGISTERING = {MemoryService: 100, EtcdService: 10}
+"""Hosts of one process that register at the same time. More would only wait for their own process."""
 
 
 @dataclass(frozen=True)
@@ -140,21 +140,21 @@ async def _simulate_hosts(service: Service, names: Sequence[str], pipe: Pipe) ->
     pipe.send("ready")
     await loop.run_in_executor(None, pipe.recv)
     first = time.monotonic()
-    connecting = asyncio.Semaphore(CONNECTING)
-    clients = await asyncio.gather(*(form_host(service, name, connecting) for name in names))
+    registering = asyncio.Semaphore(REGISTERING[type(service)])
+    clients = await asyncio.gather(*(form_host(service, name, registering) for name in names))
     received = max(client.received_bytes for client in clients)
     pipe.send(HostsReport(first, time.monotonic(), received, time.process_time()))
     await loop.run_in_executor(None, pipe.recv)
     os._exit(0)  # thousands of connections are closed by the kernel
 
 
-async def form_host(service: Service, name: str, connecting: asyncio.Semaphore) -> Client:
+async def form_host(service: Service, name: str, registering: asyncio.Semaphore) -> Client:
     """Register one host and wait for its assignment."""
-    async with connecting:
+    async with registering:
         client = await service.connect()
-    assignments = await client.watch(f"assignments/{name}/")
-    lease = await client.lease(LEASE_SECONDS)
-    assert await client.create(f"hosts/{name}", registration(name), lease), f"{name} exists already"
+        assignments = await client.watch(f"assignments/{name}/")
+        lease = await client.lease(LEASE_SECONDS)
+        assert await client.create(f"hosts/{name}", registration(name), lease), f"{name} exists already"
     while not await anext(assignments):
         pass
     return client
