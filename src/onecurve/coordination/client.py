@@ -119,6 +119,7 @@ class RemoteCoordination:
         self._fail(UnreachableError(f"the connection with {self._host}:{self._port} was closed"))
         if self._reconnecting is not None:
             self._reconnecting.cancel()
+            await asyncio.wait([self._reconnecting])
         if self._connection is not None:
             await asyncio.sleep(0)  # what was sent last is written in the next turn of the event loop
             self._connection.abort()

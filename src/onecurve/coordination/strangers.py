@@ -19,9 +19,9 @@ class Stranger(Protocol):
 class Strangers:
     """A limited number of unproved connections, in the order of their arrival.
 
-    When the limit is reached, nobody else is accepted until the oldest one has had a second; then it is dropped. So
-    thousands of idle connections hold up a host of the job for a few seconds at most, and many hosts that arrive at
-    once do not push each other out.
+    When the limit is reached, nobody else is accepted until the oldest have had a second; then these are dropped. So
+    thousands of idle connections hold up a host of the job for a few seconds, and many hosts that arrive at once do
+    not push each other out.
     """
 
     def __init__(self) -> None:
@@ -43,9 +43,9 @@ class Strangers:
 
     def drop_late(self, now: float) -> None:
         """Disconnect those that have taken too long. To be called many times per second."""
+        allowed = _GRACE_SECONDS if len(self._arrived) >= MAX_STRANGERS else HANDSHAKE_SECONDS
         while self._arrived:
             oldest, arrived = next(iter(self._arrived.items()))
-            allowed = _GRACE_SECONDS if len(self._arrived) >= MAX_STRANGERS else HANDSHAKE_SECONDS
             if now - arrived < allowed:
                 return
             self.remove(oldest)
