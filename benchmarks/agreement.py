@@ -50,7 +50,7 @@ LEASE_SECONDS = 4.0
 """Loss of a host is seen after at most this time, plus the server's tick; etcd is up to 0.5 s late."""
 PROCESSES = 2
 LOST_HOSTS = 100
-STEADY_SECONDS = 6.0
+STEADY_SECONDS = 4.0
 TIMEOUT_SECONDS = 120.0
 """Limit for each request: these processes share few cores."""
 ASSIGNMENT_BYTES = 1000
