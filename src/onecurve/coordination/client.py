@@ -61,7 +61,7 @@ class RemoteCoordination:
         number = secrets.randbits(62)
 
         async def renew() -> bool:
-            return bool(await self._request("keep_alive", lease=number))
+            return bool(await self._request("keep_alive", lease=number, is_limited=False))  # the lease limits it
 
         async def revoke() -> None:
             await self._request("revoke", lease=number)
@@ -151,7 +151,7 @@ class RemoteCoordination:
         """Send a write with a token by which the server recognizes it if it is sent again."""
         return await self._request(operation, token=secrets.token_hex(8), **fields)
 
-    async def _request(self, operation: str, **fields: Any) -> Any:
+    async def _request(self, operation: str, is_limited: bool = True, **fields: Any) -> Any:
         if self._failure is not None:
             raise self._failure
         number = next(self._numbers)
@@ -161,6 +161,8 @@ class RemoteCoordination:
         if self._connection is not None:
             self._connection.send(message)
         try:
+            if not is_limited:
+                return await future
             async with asyncio.timeout(self._timeout):
                 return await future
         except TimeoutError:
@@ -268,10 +270,10 @@ class ClientConnection(Connection):
                 self.is_open.set_exception(JobKeyError(f"{self.addresses} does not know this job's key: {error}"))
             self.abort()
             return
-        self._write_handshake(proof)
         self._open(channel)
         if not self.is_open.done():
             self.is_open.set_result(None)
+        self._write_handshake(proof)  # after whoever waits was woken, so that the first requests go with it
 
     def message_received(self, message: Any) -> None:
         self._client.message_received(message)

@@ -93,27 +93,27 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.received_bytes += count
-        self._is_receiving = True
         try:
             if self._channel is None:
                 self._handshake_filled += count
                 if self._handshake_filled == len(self._handshake):
                     self.handshake_received(bytes(self._handshake))
             else:
+                self._is_receiving = True
                 self._receive(_read_buffer()[:count])
+                self._is_receiving = False
+                self._flush()
         except (CoordinationError, json.JSONDecodeError, UnicodeDecodeError) as error:
             self.abort(error)
-        self._is_receiving = False
-        if self._outgoing:
-            self._flush()
 
     def _expect(self, count: int) -> None:
         """Read the next `count` bytes as one message of the handshake."""
         self._handshake, self._handshake_filled = bytearray(count), 0
 
     def _write_handshake(self, data: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(data)
+        """Send bytes of the handshake, together with the messages of this turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing.append(data)
 
     def _open(self, channel: Channel) -> None:
         """Finish the handshake."""
@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
-        if self._transport is None:
+        if self._transport is None or not outgoing:
             return
         self._transport.write(b"".join(outgoing))
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
