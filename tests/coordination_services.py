@@ -5,6 +5,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -56,8 +57,17 @@ class EtcdCluster:
     members: list["subprocess.Popen[bytes]"] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
 
+    tls: bool = False
+
+    def url(self) -> str:
+        return f"etcd{'s' * self.tls}://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which a client trusts the members' own certificates."""
+        return {"ETCDCTL_CACERT": str(self.folder / "e0" / "fixtures" / "client" / "cert.pem")} if self.tls else {}
+
     def address(self) -> EtcdAddress:
-        return EtcdAddress.parse("etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.ports), {})
+        return EtcdAddress.parse(self.url(), self.environment())
 
     def start(self, count: int) -> None:
         self.ports = free_ports(count)
@@ -67,19 +77,14 @@ class EtcdCluster:
             options = {
                 "--name": f"e{number}",
                 "--data-dir": str(self.folder / f"e{number}"),
-                "--listen-client-urls": f"http://127.0.0.1:{client}",
-                "--advertise-client-urls": f"http://127.0.0.1:{client}",
+                "--listen-client-urls": f"http{'s' * self.tls}://127.0.0.1:{client}",
+                "--advertise-client-urls": f"http{'s' * self.tls}://127.0.0.1:{client}",
                 "--listen-peer-urls": f"http://127.0.0.1:{peer}",
                 "--initial-advertise-peer-urls": f"http://127.0.0.1:{peer}",
                 "--initial-cluster": initial,
             }
-            command = [
-                "etcd",
-                "--unsafe-no-fsync",
-                "--logger",
-                "zap",
-                *(word for pair in options.items() for word in pair),
-            ]
+            command = ["etcd", "--unsafe-no-fsync", "--logger", "zap"]
+            command += ["--auto-tls"] * self.tls + [word for pair in options.items() for word in pair]
             with (self.folder / f"e{number}.log").open("wb") as log:
                 self.members.append(subprocess.Popen(command, stdout=log, stderr=log))
 
@@ -89,6 +94,8 @@ class EtcdCluster:
             member.wait()
 
     def wait_until_serving(self) -> None:
+        while self.tls and not Path(self.environment()["ETCDCTL_CACERT"]).exists():
+            time.sleep(0.05)
         gateway = EtcdGateway(self.address(), 60.0)
         gateway.call("/v3/kv/range", {"key": "AA=="})
         gateway.close()
@@ -113,10 +120,10 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def running_etcd(folder: Path, count: int) -> Iterator[EtcdCluster]:
+def running_etcd(folder: Path, count: int, tls: bool = False) -> Iterator[EtcdCluster]:
     if shutil.which("etcd") is None:
         pytest.skip("etcd is not installed (Debian package etcd-server)")
-    cluster = EtcdCluster(folder)
+    cluster = EtcdCluster(folder, tls=tls)
     try:
         cluster.start(count)
         cluster.wait_until_serving()

@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections import defaultdict
@@ -100,6 +101,8 @@ class EtcdGateway:
             current = self._current
             try:
                 return self._call_once(current, path, body, max(0.01, min(attempt, deadline - time.monotonic())))
+            except ssl.SSLCertVerificationError as error:
+                raise self._untrusted(error) from None
             except (OSError, HTTPException, ValueError, EtcdRetryError) as error:
                 reason = error
             self._try_next_member(current)
@@ -122,6 +125,8 @@ class EtcdGateway:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.settimeout(_STREAM_SILENT_SECONDS)
             return EtcdStream(connection, response, sock, self._count_bytes)
+        except ssl.SSLCertVerificationError as error:
+            raise self._untrusted(error) from None
         except (OSError, HTTPException, ValueError, EtcdRetryError) as error:
             connection.close()
             self._try_next_member(current)
@@ -203,6 +208,12 @@ class EtcdGateway:
         if self.address.tls is not None:
             return HTTPSConnection(*endpoint, timeout=seconds, context=self.address.tls)
         return HTTPConnection(*endpoint, timeout=seconds)
+
+    def _untrusted(self, error: ssl.SSLCertVerificationError) -> CoordinationError:
+        return CoordinationError(
+            f"{self.address}: the certificate is not trusted ({error.verify_message}): set ETCDCTL_CACERT to "
+            "the file of the authority that signed it"
+        )
 
     def _unreachable(self, limit: float, reason: Exception) -> UnreachableError:
         return UnreachableError(

@@ -34,7 +34,7 @@ class Server:
     """A state machine and the listener through which other hosts reach it.
 
     Takes a socket that is bound already, so that its port can be announced before the server starts. Expects the
-    limit of open files (RLIMIT_NOFILE) to exceed the number of hosts by about 1,100.
+    limit of open files (RLIMIT_NOFILE) to exceed the number of hosts by about 2,100.
     """
 
     def __init__(self, listener: socket.socket, job_key: bytes) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Protocol
 
-MAX_STRANGERS = 1024
+MAX_STRANGERS = 2048
 HANDSHAKE_SECONDS = 5.0
 """A stranger that has not finished the handshake after this time is disconnected."""
 _GRACE_SECONDS = 1.0

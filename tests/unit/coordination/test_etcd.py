@@ -11,7 +11,7 @@ import pytest
 
 from coordination_services import TIMEOUT, EtcdCluster, free_ports, running_etcd
 from onecurve.coordination.entry import Change
-from onecurve.coordination.errors import UnreachableError
+from onecurve.coordination.errors import CoordinationError, UnreachableError
 from onecurve.coordination.etcd import EtcdCoordination
 from onecurve.coordination.etcd_address import EtcdAddress
 from onecurve.coordination.etcd_entry import encode
@@ -185,6 +185,24 @@ def test_a_password_is_used_and_never_shown(tmp_path, caplog):
         asyncio.run(scenario())
     assert "the password is sent without encryption; use etcds:// for TLS" in caplog.text
     assert "secret-word" not in caplog.text
+
+
+def test_tls_is_verified(tmp_path):
+    with running_etcd(tmp_path, 1, tls=True) as cluster:
+
+        async def scenario():
+            client = EtcdCoordination(cluster.address(), "job", TIMEOUT)
+            watch = await client.watch("hosts/")
+            assert await anext(watch) == []
+            await client.put("hosts/a", "1")
+            assert [change.value for change in await anext(watch)] == ["1"]
+            await client.close()
+            stranger = EtcdCoordination(EtcdAddress.parse(cluster.url(), {}), "job", TIMEOUT)
+            with pytest.raises(CoordinationError, match=r"not trusted \(self.signed certificate\): set ETCDCTL_CACERT"):
+                await stranger.get("hosts/a")
+            await stranger.close()
+
+        asyncio.run(scenario())
 
 
 @pytest.mark.slow
