@@ -27,7 +27,8 @@ class EtcdCoordination:
 
     The values are protected by etcd alone (TLS, password); the job's key plays no part here. Every write is a
     transaction that compares the key's revision and stores a token: an attempt that etcd carries out late, after the
-    answer to a repeated one, changes nothing, and a repeated one recognizes its own token.
+    answer to a repeated one, changes nothing, and a repeated one recognizes its own token. One exception: if a key is
+    created and soon deleted, a late attempt may create it again. Give such a key a lease.
     """
 
     def __init__(self, address: EtcdAddress, name: str, timeout: float = TIMEOUT_SECONDS) -> None:
