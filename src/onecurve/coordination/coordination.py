@@ -15,7 +15,9 @@ class Coordination(Protocol):
 
     Keys are 1 to 256 printable ASCII characters without spaces; values are text of at most 1,000,000 bytes in UTF-8
     (JSON, by convention). Writes are atomic and every reader sees them in the same order. If a connection fails,
-    requests are sent again; `create`, `compare_and_set` and `delete` then still return what their first attempt did.
+    requests are sent again; a write that was already carried out is recognized and not repeated. Only if another host
+    has replaced or deleted what `create` or `compare_and_set` had written before its answer was lost, the call returns
+    False: what it wrote is gone, and whoever replaced it has seen it.
 
     Every method raises UnreachableError if there is no answer in time (10 s by default), and CoordinationError for a
     key or value outside the limits.

@@ -206,7 +206,7 @@ def test_tls_is_verified(tmp_path):
 
 
 @pytest.mark.slow
-def test_no_write_is_lost_or_doubled_when_the_leader_of_etcd_dies(tmp_path):
+def test_no_write_and_no_change_is_lost_when_the_leader_of_etcd_dies(tmp_path):
     """Three members; the leader is killed while two hosts increment a counter and a third watches it."""
     with running_etcd(tmp_path, 3) as cluster:
 
@@ -234,10 +234,11 @@ def test_no_write_is_lost_or_doubled_when_the_leader_of_etcd_dies(tmp_path):
                 await asyncio.sleep(0.1)
             stop.set()
             done = sum(await asyncio.gather(*writers))
-            assert (await clients[0].get("counter")).value == str(done)
-            while values[-1] != str(done):
+            total = int((await clients[0].get("counter")).value)
+            assert total >= done, "an increment that the other host has seen and replaced may count as not done"
+            while values[-1] != str(total):
                 values += [change.value for change in await anext(watch)]
-            assert values == [str(number) for number in range(done + 1)]
+            assert values == [str(number) for number in range(total + 1)]
             assert not lease.lost.is_set()
             assert await clients[1].get("hosts/a") is not None
             for client in clients:
