@@ -28,12 +28,16 @@ class LosingGateway(EtcdGateway):
     lose = 0
     last: tuple = ()
 
+    def meanwhile(self):
+        """What happens between the attempt whose answer is lost and the next one."""
+
     def _call_once(self, current, path, body, seconds):
         answer = super()._call_once(current, path, body, seconds)
         if path == "/v3/kv/txn":
             self.last = (path, body)
             if self.lose:
                 self.lose -= 1
+                self.meanwhile()
                 raise TimeoutError("the answer was lost")
         return answer
 
@@ -57,6 +61,21 @@ def test_a_write_whose_answer_was_lost_is_recognized(etcd):
         assert (await client.get("leader")).value == "me again"
         gateway.lose = 1
         assert await client.delete("leader")
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_was_replaced_before_its_answer_was_lost_counts_as_not_done(etcd):
+    async def scenario():
+        client, gateway = losing(etcd)
+        await client.create("generation", "1")
+        version = (await client.get("generation")).version
+        gateway.lose = 1
+        replacement = {"key": encode(f"{client._namespace}generation"), "value": encode("token 3")}
+        gateway.meanwhile = lambda: gateway.call("/v3/kv/put", replacement)
+        assert not await client.compare_and_set("generation", version, "2")
+        assert (await client.get("generation")).value == "3"
         await client.close()
 
     asyncio.run(scenario())
