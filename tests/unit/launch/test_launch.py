@@ -250,3 +250,8 @@ def test_tracebacks_begin_in_user_code() -> None:
     assert text.startswith("data: it raised")
     assert "KeyError: 'mine'" in text
     assert full_text(OnecurveError("short")) == "short"
+
+
+def test_the_launcher_does_not_import_torch() -> None:
+    code = "import sys, onecurve.cli, onecurve.verbs.run, onecurve.verbs.check, onecurve.verbs.probe"
+    assert python("-c", f"{code}; sys.exit('torch' in sys.modules)").returncode == 0
