@@ -33,10 +33,10 @@ from onecurve.checkpoint import saver as saver_module
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.local_store import LocalStore
-from onecurve.checkpoint.manifest import ROOT, SavePoint, data_file, manifest_file
+from onecurve.checkpoint.manifest import SavePoint, data_file, manifest_file
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import Saver
-from onecurve.checkpoint.store import name_of
+from onecurve.checkpoint.store import ROOT, name_of
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_device

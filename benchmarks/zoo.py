@@ -8,33 +8,31 @@ diffusers, peft and torch_geometric.
 """
 
 import argparse
-import importlib
 import json
 import os
 import sys
 import tempfile
 import time
-import warnings
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads must not fork
+os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
-warnings.simplefilter("ignore")
 
-ZOO_FOLDER = Path(__file__).parents[1] / "tests" / "zoo"
+HERE = Path(__file__).parent
+ZOO_FOLDER = HERE.parent / "tests" / "zoo"
 sys.path.insert(0, str(ZOO_FOLDER))
 
 from catalogue import ZOO, ZooModel  # noqa: E402
-from forked_ranks import fork_ranks  # noqa: E402
 
-from onecurve.describe.errors import OnecurveError  # noqa: E402
+from onecurve.describe.convert import to_json  # noqa: E402
+from onecurve.describe.errors import OnecurveError, SignalName  # noqa: E402
 from onecurve.describe.plan import Plan  # noqa: E402
 from onecurve.describe.requests import CheckRequest  # noqa: E402
 from onecurve.describe.verdict import Verdict  # noqa: E402
 from onecurve.launch.failure import RankFailedError  # noqa: E402
+from onecurve.launch.local import LocalRanks  # noqa: E402
 from onecurve.report.check_table import summary_of  # noqa: E402
 from onecurve.verbs.check import check_in_ranks  # noqa: E402
 
@@ -48,7 +46,6 @@ PLANS = {
     "zero-bubble": "pipeline2 mb4×2 fp64 schedule=zero-bubble",
 }
 """One plan of every kind, for two ranks and a global batch of 8."""
-LIBRARIES = ("transformers", "torchvision", "timm", "diffusers", "peft", "torch_geometric")
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ class Cell:
     detail: str
 
 
-def check_model(model: ZooModel, kinds: list[str]) -> list[Cell]:
+def check_model(launcher: LocalRanks, model: ZooModel, kinds: list[str]) -> list[Cell]:
     """Check one model under one plan of each kind."""
     plans = tuple(Plan.parse(PLANS[kind]) for kind in kinds)
     with tempfile.TemporaryDirectory(prefix="onecurve-zoo-") as folder:
@@ -76,8 +73,12 @@ def check_model(model: ZooModel, kinds: list[str]) -> list[Cell]:
             quiet=True,
             folder=folder,
         )
+
+        def start() -> SignalName | None:
+            return launcher.run("check", to_json(request), request.ranks).signal
+
         try:
-            verdicts = {verdict.plan: verdict for verdict in check_in_ranks(request, fork_ranks).verdicts}
+            verdicts = {verdict.plan: verdict for verdict in check_in_ranks(request, start).verdicts}
         except RankFailedError as error:  # no plan was reached
             outcome = "refused" if error.is_input_error else "failed"
             verdicts = {str(plan): Verdict(plan=str(plan), outcome=outcome, reason=str(error)) for plan in plans}
@@ -101,14 +102,21 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the counts and every cell as JSON")
     parser.add_argument("--verbose", action="store_true", help="print whole reasons, with tracebacks")
     chosen = parser.parse_args()
-    for library in LIBRARIES:  # before the ranks are forked, so that each library is imported once
-        with suppress(ImportError):
-            importlib.import_module(library)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
+    with LocalRanks("zoo_program", "check", "{}", print_to_stderr) as launcher:
+        check_models(launcher, chosen)
+
+
+def print_to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def check_models(launcher: LocalRanks, chosen: argparse.Namespace) -> None:
     models = [model for model in ZOO if not chosen.only or model.name in chosen.only]
     cells: list[Cell] = []
     for number, model in enumerate(models, start=1):
         began = time.monotonic()
-        of_model = check_model(model, chosen.kinds)
+        of_model = check_model(launcher, model, chosen.kinds)
         cells += of_model
         counts = Counter(cell.outcome for cell in of_model)
         text = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())

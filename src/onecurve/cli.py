@@ -3,7 +3,6 @@
 import argparse
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +13,12 @@ from rich.markup import escape
 
 import onecurve
 from onecurve.describe.convert import to_document, to_json, to_plain
-from onecurve.describe.errors import InterruptError
+from onecurve.describe.errors import InterruptError, full_text
 from onecurve.report.log import log_to_stderr
 from onecurve.report.text import print_lines
 
+_INTERRUPTED = 130
+"""What shells show for a command that Ctrl-C ended."""
 _JSON_VERSION = 1
 """Version of `--json` output that is not also the content of a file."""
 
@@ -25,8 +26,8 @@ _JSON_VERSION = 1
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: success, 1: failure, 2: wrong usage, 128 + n: interrupted by signal n, such as 130 for SIGINT (Ctrl-C) and 143
-    for SIGTERM, also if a run was stopped and saved.
+    0: success, 1: failure, 2: wrong usage, 130: interrupted by Ctrl-C (SIGINT), 75: interrupted by SIGTERM or SIGHUP,
+    which means "start me again"; the last two also if a run was stopped and saved.
     """
     chosen = _read(arguments)
     if chosen.verbose:
@@ -271,7 +272,7 @@ def _add_verb(
 
 
 def _interrupted_status(name: str) -> int:
-    return 128 + signal.Signals[name]
+    return _INTERRUPTED if name == "SIGINT" else os.EX_TEMPFAIL
 
 
 def _print_result(lines: Sequence[str], plain: dict[str, Any] | None) -> None:
@@ -301,9 +302,8 @@ def _report(error: Exception) -> int:
     """Print an error for a person. Under torchrun it is left to torchrun, which shows it once."""
     from onecurve.verbs.rank import report_failure
 
-    text = report_failure(error)
-    if text is not None:
-        _complain(text)
+    if not report_failure(error):
+        _complain(full_text(error))
     return 1
 
 

@@ -50,7 +50,13 @@ class BasePart:
             sync_batch_norm.synchronize(self.module, mesh.data_group, tensor_parallel=tensor_parallel)
         # fully_shard accepts only contiguous parameters; the inputs may still be channels_last.
         memory_format = self._memory_format if mesh.shard_mesh is None else torch.contiguous_format
-        self._materializer = Materializer(deferred.recorder, device.torch_device, self._master_dtype, memory_format)
+        self._materializer = Materializer(
+            deferred.recorder,
+            device.torch_device,
+            self._master_dtype,
+            memory_format,
+            is_filled_later=deferred.is_filled_later,
+        )
 
     def _transform_blocks(self, blocks: Sequence[str], changed_buffers: Sequence[str] = ()) -> None:
         """Apply activation checkpointing and torch.compile to the blocks. Call this before DDP or fully_shard.

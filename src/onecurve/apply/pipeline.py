@@ -156,7 +156,7 @@ class PipelinePart(AutoBackwardPart):
         if stage == self._plan.stage_count - 1:
             return output
         to_send = output if self._tensor_axis is None else map(self._tensor_axis.to_local_for_send, output)
-        return tuple(tensor.contiguous() for tensor in to_send)
+        return tuple(map(_sendable, to_send))
 
     def _train_forward(self, stage: int, round_number: int, *received: Tensor) -> Any:
         """The forward of one stage and round: return the tensors for the next stage, or the scaled loss."""
@@ -259,6 +259,12 @@ class _Root(nn.Module):
 
     def forward(self, stage_forward: Callable[..., Any], *arguments: Any) -> Any:
         return stage_forward(*arguments)
+
+
+def _sendable(tensor: Tensor) -> Tensor:
+    """Make a tensor contiguous, and no view: torch detaches what a stage sends in place, which views do not allow."""
+    contiguous = tensor.contiguous()
+    return contiguous.clone() if contiguous._is_view() and contiguous.requires_grad else contiguous
 
 
 def _without_shared_parameters(model: nn.Module, names: Sequence[str]) -> list[str]:

@@ -22,6 +22,7 @@ from torch.distributed.pipelining._backward import (
     _get_grad_fn_or_grad_acc,
     construct_reverse_graph,
     get_param_groups,
+    reverse_closure,
 )
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 from torch.utils import checkpoint
@@ -100,21 +101,25 @@ class DynamicShapeStage(PipelineStage):
     def _can_split_backward(self, outputs: Sequence[Tensor], inputs: Sequence[Any]) -> bool:
         """True if backward can be split into a part for the inputs and a part for the weights.
 
-        torch's split is correct only if every parameter is used once and on a path from the received tensors. Otherwise
-        the part for the inputs runs the full backward, and the part for the weights does nothing. Decided on the first
-        micro-batch.
+        torch's split is correct only if every parameter is used once and on a path from the received tensors, and every
+        output depends on them. Otherwise the part for the inputs runs the full backward, and the part for the weights
+        does nothing. Decided on the first micro-batch.
         """
         if self._backward_splits is None and self.submod.recomputes:  # each part would recompute
             self._backward_splits = False
         if self._backward_splits is None:
-            reverse_graph = construct_reverse_graph([x.grad_fn for x in outputs if x.grad_fn is not None])
+            output_nodes = [x.grad_fn for x in outputs if x.grad_fn is not None]
+            reverse_graph = construct_reverse_graph(output_nodes)
             nodes = [_get_grad_fn_or_grad_acc(x) for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+            input_nodes = [node for node in nodes if node is not None]
+            depends_on_inputs, _ = reverse_closure(input_nodes, set(), reverse_graph)
             parameters = [_get_grad_fn_or_grad_acc(x) for x in self.submod.parameters() if x.requires_grad]
             used = {node for node in parameters if node is not None and node in reverse_graph}
-            groups = get_param_groups([node for node in nodes if node], list(used), reverse_graph)
+            groups = get_param_groups(input_nodes, list(used), reverse_graph)
             used_once = all(len(group["intermediates"]) == 1 for group in groups)
             grouped = set().union(*(group["params"] for group in groups))
-            self._backward_splits = bool(used) and used_once and grouped == used
+            no_direct_output = depends_on_inputs.issuperset(output_nodes)
+            self._backward_splits = bool(used) and used_once and grouped == used and no_direct_output
         return self._backward_splits
 
     def _get_grad_send_meta(self, _: int) -> Any:

@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.model.fake_mode import refuse_fake_tensors
 
+UnusedParameterTest = Callable[[nn.Module, torch.dtype, Group], bool]
+"""A function (module, dtype, group) → True if some steps leave a trainable parameter without a gradient."""
 UnusedParameterTrial = Callable[[nn.Module, torch.dtype, int], Tensor]
 """A function (module, dtype, trial number) → loss. It runs the model on a few samples, different ones for each trial
 number, to show which parameters get a gradient."""

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from onecurve.apply.auto_backward import AutoBackwardPart
 from onecurve.apply.mixed_precision import compressed_dtype
 from onecurve.apply.process_mesh import ProcessMesh
-from onecurve.apply.replicate import UnusedParameterTrial, leaves_parameters_unused, replicate
+from onecurve.apply.replicate import UnusedParameterTest, replicate
 from onecurve.apply.tensor import full_tensor
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
@@ -39,7 +39,7 @@ class SingleStagePart(AutoBackwardPart):
         mesh: ProcessMesh,
         device: Device,
         batch_norm: BatchNorm,
-        trial: UnusedParameterTrial,
+        leaves_unused: UnusedParameterTest,
     ) -> None:
         # The order matters: first what replaces a block's forward, then the engines that register hooks.
         super().__init__(deferred, resolved, mesh, device, batch_norm)
@@ -48,7 +48,7 @@ class SingleStagePart(AutoBackwardPart):
         self._ddp: DistributedDataParallel | None = None
         self._loss_multiplier = 1.0
         if self._tensor_axis is None and self._fsdp_root is None and self.group is not None:
-            find_unused = leaves_parameters_unused(self.module, trial, self._master_dtype, self.group)
+            find_unused = leaves_unused(self.module, self._master_dtype, self.group)
             self._ddp = replicate(self.module, self.group, find_unused, compressed_dtype(resolved.plan))
             self._loss_multiplier = float(mesh.mesh.data)
         self._finish_construction()

@@ -12,8 +12,7 @@ from typing import Any
 import fsspec
 
 from onecurve.checkpoint.hashed_json import CorruptedError
-from onecurve.checkpoint.manifest import ROOT
-from onecurve.checkpoint.store import sorted_checkpoint_names
+from onecurve.checkpoint.store import ROOT, sorted_checkpoint_names
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.files import Bytes
 

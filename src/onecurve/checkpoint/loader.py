@@ -17,7 +17,6 @@ from onecurve.checkpoint.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_ROOT_BYTES,
     OLDEST_VERSION,
-    ROOT,
     VERSION,
     Manifest,
     Root,
@@ -29,7 +28,7 @@ from onecurve.checkpoint.manifest_search_order import manifest_search_order
 from onecurve.checkpoint.read_plan import ChunkRead, ReadPlan, States, full_slices
 from onecurve.checkpoint.region import regions
 from onecurve.checkpoint.safetensors_format import DTYPES
-from onecurve.checkpoint.store import Store, StoredFile, step_of
+from onecurve.checkpoint.store import ROOT, Store, StoredFile, step_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.device.local_tensor import Box, LocalTensor

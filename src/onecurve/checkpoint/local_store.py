@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from onecurve.checkpoint.hashed_json import CorruptedError
-from onecurve.checkpoint.manifest import ROOT
-from onecurve.checkpoint.store import sorted_checkpoint_names
+from onecurve.checkpoint.store import ROOT, sorted_checkpoint_names
 from onecurve.device.files import Bytes, sync_folder, write_new_file
 
 _STAGING_SUFFIX, _RETIRED_SUFFIX = ".part", ".gone"

@@ -20,7 +20,6 @@ _MAX_RANKS = 1 << 20
 _MAX_SIZE = 1 << 60
 _MAX_DIMENSIONS = 64
 
-ROOT = "root.json"
 MODEL, OPTIMIZER = "model/", "optimizer/"
 
 

@@ -19,7 +19,6 @@ from onecurve.checkpoint.hashed_json import CorruptedError, dump_hashed, load_ha
 from onecurve.checkpoint.manifest import (
     MAX_MANIFEST_BYTES,
     MAX_ROOT_BYTES,
-    ROOT,
     Root,
     SavePoint,
     data_file,
@@ -27,7 +26,7 @@ from onecurve.checkpoint.manifest import (
 )
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.snapshot import OptimizerState, Snapshot
-from onecurve.checkpoint.store import Store, name_of
+from onecurve.checkpoint.store import ROOT, Store, name_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import seconds_text

@@ -7,6 +7,9 @@ from typing import Protocol
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.device.files import Bytes
 
+ROOT = "root.json"
+"""The file that makes a checkpoint complete; it is written last."""
+
 _NAME = re.compile(r"step-(\d{8,18})-([0-9a-f]{16})")
 
 

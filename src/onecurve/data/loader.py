@@ -4,7 +4,6 @@ Each micro-batch is collated from its own samples; it is never a slice of a larg
 generators of Python, NumPy and torch are seeded by (seed, epoch, i), so augmentation is the same under every plan.
 """
 
-import ctypes
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -20,11 +19,10 @@ from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.cores import unpin_cores
+from onecurve.device.parent_process import die_with_parent
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
-
-_PR_SET_PDEATHSIG = 1  # option of Linux's prctl: the signal that a process gets when its parent ends
 
 Collate = Callable[[list[Any]], Any]
 
@@ -135,6 +133,11 @@ class TrainingBatches:
         self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps)
         self._micro_batches = reader.open(self._shares, workers)
 
+    def assign(self, plan: Plan, data_rank: int) -> None:
+        """Read the shares of another plan or rank from now on, from the first step unless `start` is called."""
+        self._shares.plan, self._shares.data_rank = plan, data_rank
+        self.start(0, 0, self._shares.steps)
+
     def start(self, step: int, position: int, steps: int) -> None:
         """Continue after `step` steps, with the sample at this position of the order, up to step `steps`."""
         self._shares.step, self._shares.position, self._shares.steps = step, position, steps
@@ -185,12 +188,17 @@ class EvaluationBatches:
         self._shares = _EvaluationShares(len(reader.dataset), plan.round_size, plan.share(data_rank))
         self._micro_batches = reader.open(self._shares, workers)
 
+    def assign(self, plan: Plan, data_rank: int) -> None:
+        """Read the shares of another plan or rank from now on."""
+        self._shares.round_size, self._shares.share = plan.round_size, plan.share(data_rank)
+        self._micro_batches.rewind()
+
     def __iter__(self) -> Iterator[MicroBatch]:
         for (begin, end), micro in zip(self._shares.bounds(), self._micro_batches, strict=True):
             yield micro if begin < end else MicroBatch(micro.inputs, micro.target, samples=0)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _EvaluationShares:
     """The samples of this rank, one group per round of an evaluation, in proportion to its share of a training round.
 
@@ -230,11 +238,9 @@ def _init_worker(rank_pid: int, _: int) -> None:
     """Let a worker process live exactly as long as its rank.
 
     The rank decides when to stop. A Ctrl-C reaches the whole process group and must not end the workers; the end of the
-    rank must.
+    rank must. A launched rank ignores all signals that ask to stop, and its workers inherit that.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != rank_pid:  # the rank ended before prctl was called
-        os._exit(1)
+    die_with_parent(rank_pid)
     torch.set_num_threads(1)
     unpin_cores()

@@ -1,4 +1,4 @@
-"""What a launcher asks of the ranks that it starts: one request per verb, passed as JSON."""
+"""What a launcher asks of the processes that it starts, passed as JSON."""
 
 from dataclasses import dataclass, field
 
@@ -11,8 +11,6 @@ class RunRequest:
 
     script: str
     arguments: tuple[str, ...]
-    plan: Plan | None
-    """None: replicate the model on every rank of the world."""
     out: str
     fresh: bool
     quiet: bool
@@ -24,8 +22,6 @@ class RunRequest:
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the run was not planned by this command."""
     verbose: bool = False
-    result: str = ""
-    """File in which rank 0 leaves the summary for the launcher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,5 +45,22 @@ class CheckRequest:
 class ProbeRequest:
     """`onecurve probe`."""
 
-    out: str
     quiet: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """A plan of a job for this host."""
+
+    script: str
+    arguments: tuple[str, ...]
+    precisions: tuple[Precision, ...]
+    """What the plan may compute in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRequest:
+    """Seconds of a step, as predicted and as measured on this host."""
+
+    predicted: float
+    measured: float

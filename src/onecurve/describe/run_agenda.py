@@ -11,6 +11,8 @@ class ProofAgenda:
 
     key: str = ""
     """Identifies the job, its code and the plan; empty if the code cannot be read, so that no proof is remembered."""
+    plan: str = ""
+    """The run's plan, in its short form."""
     resolved: ResolvedPlan | None = None
     """The reduced plan; None if it is not run."""
     left_out: tuple[str, ...] = ()

@@ -70,6 +70,15 @@ def local_cluster() -> Cluster:
     return Cluster.of("cpu", cores, _host_memory(), cores)
 
 
+def accelerator_in_use() -> bool:
+    """True if this process has initialized an accelerator; it must not be forked then."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None:
+        return False
+    is_initialized = getattr(torch.get_device_module(accelerator.type), "is_initialized", lambda: False)
+    return bool(is_initialized())
+
+
 def loader_workers(cluster: Cluster, ranks: int) -> int:
     """Number of data-loading processes per rank: 1 if the CPU trains the model, up to 8 if it would be idle."""
     return 1 if cluster.device_kind == "cpu" else min(8, max(1, cluster.cores // ranks - 1))

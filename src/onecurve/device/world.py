@@ -1,12 +1,15 @@
-"""The rank of this process, from the environment variables that torchrun and other launchers set."""
+"""The rank of this process: as its launcher assigned it, or from the environment variables that torchrun sets."""
 
 import os
 from dataclasses import dataclass
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
+from onecurve.device.environment import is_rank_of_launcher
 from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
 
@@ -21,11 +24,36 @@ class World:
     """Rank among the processes of this host."""
     local_size: int = 1
     """Number of ranks on this host."""
+    store: Store | None = None
+    """Where the ranks find each other; None: at the address that the environment names."""
+
+    @staticmethod
+    def of(assignment: Assignment, listener: int | None) -> "World":
+        """The world of an assignment. `listener`: descriptor of the bound socket on which rank 0 serves the store.
+
+        The environment gets the variables that torchrun would set, for the user's code, and the names of the network
+        device, unless the user has set them.
+        """
+        os.environ |= {
+            "RANK": str(assignment.rank),
+            "WORLD_SIZE": str(assignment.size),
+            "LOCAL_RANK": str(assignment.local_rank),
+            "LOCAL_WORLD_SIZE": str(assignment.local_size),
+        }
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, assignment.interface)
+        return World(
+            rank=assignment.rank,
+            size=assignment.size,
+            local_rank=assignment.local_rank,
+            local_size=assignment.local_size,
+            store=_store(assignment, listener) if assignment.size > 1 else None,
+        )
 
     @staticmethod
     def from_environment() -> "World | None":
         """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; return None if no launcher has set them."""
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        if not is_rank_of_launcher():
             return None
         try:
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -40,10 +68,25 @@ class World:
         """Initialize torch's process group; one rank alone needs none."""
         if self.size > 1 and not dist.is_initialized():
             with gloo_lazy_init(True):
-                dist.init_process_group(device.backend, rank=self.rank, world_size=self.size)
+                dist.init_process_group(device.backend, store=self.store, rank=self.rank, world_size=self.size)
             connect_neighbours()
 
     def leave(self) -> None:
         """Destroy the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _store(assignment: Assignment, listener: int | None) -> Store:
+    """torch's store, with a prefix of its own for each generation.
+
+    By itself torch would listen on all network interfaces; rank 0 uses a socket that is bound to one address.
+    """
+    store = TCPStore(
+        assignment.store_host,
+        assignment.store_port,
+        is_master=listener is not None,
+        wait_for_workers=False,
+        master_listen_fd=listener,
+    )
+    return PrefixStore(f"generation-{assignment.generation}", store)

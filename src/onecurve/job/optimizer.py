@@ -239,3 +239,10 @@ def refuse_if_not_shardable(optimizer: torch.optim.Optimizer, plan: str) -> None
             f"'shard' and 'tensor', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. If {kind.__name__} is your own "
             "class and updates every element independently, set elementwise = True in it"
         )
+
+
+def load_optimizers() -> None:
+    """Take one step on a tiny parameter. The first optimizer of a process makes torch import its compiler."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    parameter.grad = torch.zeros(1)
+    torch.optim.AdamW([parameter], fused=True).step()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,54 +12,16 @@ from typing import Any, get_type_hints
 from onecurve.describe.convert import from_plain, nearest
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.job import Job
+from onecurve.job.script_path import importing, refuse_missing
 
-Script = str | Path | Callable[..., Job]
-"""The Python file that defines job(), or that function itself."""
+_preloaded: dict[Path, ModuleType] = {}
 
-_importing: list[Path] = []
-"""Scripts that are being imported."""
-
-
-def script_path(script: Script, verb: str) -> Path:
-    """Return the path of a job's script. `verb` is what the caller does with it, for messages.
-
-    The ranks are new processes: they import a file and call its job(). So a function is accepted if it is what they
-    will find, the function `job` of a file's module.
-    """
-    if _importing:
-        raise OnecurveError(
-            f"{_importing[-1]}: it calls onecurve.{verb} while it is imported, which every rank does; put the call "
-            "under if __name__ == '__main__':"
-        )
-    path = Path(script) if isinstance(script, str | Path) else _file_of(script)
-    if path is None:
-        name = getattr(script, "__qualname__", None)
-        given = f"the function {name!r}" if name else f"an object of type {type(script).__name__}"
-        raise OnecurveError(
-            f"{verb}: got {given}; ranks are new processes that import a file, so give the path of the Python file "
-            "that defines job(), or a function named 'job' at the top level of a file"
-        )
-    _refuse_missing(path)
-    return path
-
-
-def _refuse_missing(path: Path) -> None:
-    if not path.is_file():
-        problem = "it is a folder" if path.is_dir() else "no such file"
-        raise OnecurveError(f"{path}: {problem}; give the Python file that defines job()")
-
-
-def _file_of(function: object) -> Path | None:
-    """The file whose `job` is this function, or None if there is none, as for a nested function or in a notebook."""
-    module = sys.modules.get(getattr(function, "__module__", ""))
-    file = getattr(module, "__file__", None)
-    is_job = callable(function) and getattr(module, "job", None) is function
-    return Path(file) if is_job and file is not None and Path(file).is_file() else None
+_log = logging.getLogger(__name__)
 
 
 def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     """Import the script and return what its `job()` returns: `load_job(Path("train.py"), ["lr=1e-4"])`."""
-    function = _job_function(_import(path), path)
+    function = _job_function(_preloaded.get(path) or _import(path), path)
     kwargs = read_arguments(function, arguments, str(path))
     try:
         job = function(**kwargs)
@@ -69,6 +32,17 @@ def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     if not isinstance(job, Job):
         raise OnecurveError(f"{path}: job() must return a onecurve.Job, got {type(job).__name__}")
     return job
+
+
+def preload_script(path: Path) -> None:
+    """Import a script now, for a `load_job` in this process or in one that is forked from it.
+
+    If that fails, `load_job` imports it again and reports the error.
+    """
+    try:
+        _preloaded[path] = _import(path)
+    except OnecurveError:
+        _log.info("%s cannot be imported beforehand", path, exc_info=True)
 
 
 def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where: str) -> dict[str, Any]:
@@ -106,7 +80,7 @@ def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where
 
 
 def _import(path: Path) -> ModuleType:
-    _refuse_missing(path)
+    refuse_missing(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise OnecurveError(f"{path}: not a Python file; its name must end in .py")
@@ -114,7 +88,7 @@ def _import(path: Path) -> ModuleType:
     # Like `python train.py`: the script can import modules of its own folder, and its classes can be found by name.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
-    _importing.append(path)
+    importing.append(path)
     try:
         spec.loader.exec_module(module)
     except OnecurveError:
@@ -122,7 +96,7 @@ def _import(path: Path) -> ModuleType:
     except Exception as error:
         raise UserCodeError(f"{path}: importing it raised {type(error).__name__}: {error}") from error
     finally:
-        _importing.pop()
+        importing.pop()
     return module
 
 

@@ -1,7 +1,9 @@
-"""Starts the ranks of one host as processes, waits for them, and reports the first failure.
+"""Starts the ranks of a host as processes, tells them what to do, and reports the first failure.
 
-The work is done by torch's elastic agent, with a rendezvous that listens on the loopback device only. This package
-knows nothing about jobs, plans or models. Start reading with local.py; rendezvous.py is where ranks meet,
-failure_file.py is where a rank leaves its failure, failure.py makes one message of the failures of all ranks, stop.py
-handles Ctrl-C inside a rank, stall_watch.py ends a rank that makes no progress.
+This package knows nothing about jobs and models. Start reading with local.py. The launcher never imports torch: a
+*template* process does (template.py; template_process.py is the launcher's side of it), and is forked for each rank.
+rank_process.py is a rank as the launcher knows it, launcher.py is the launcher as a rank knows it, and
+message_socket.py carries what they say to each other. host_ranks.py runs one generation of ranks; failure.py finds the
+cause among their failures, which failure_report.py describes. stop.py is for processes that nobody forked;
+stall_watch.py ends a rank that makes no progress.
 """

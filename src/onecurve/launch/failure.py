@@ -1,18 +1,13 @@
-"""Reports the failure of a rank once, with its rank number, from the process that started the ranks.
-
-Each rank leaves its failure in a file (failure_file.py). One rank's failure makes others fail: here the cause is found.
-"""
+"""Finds the cause among the failures of all ranks, and makes one message of it."""
 
 import signal
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
+from onecurve.describe.assignment import RankFailure
 from onecurve.describe.errors import OnecurveError
 
 _NOTICE_SECONDS = 3.0
-"""The agent notices a killed rank within this time, its rounding to whole seconds included."""
+"""Errors that a killed rank causes on others can be reported this long before its end is noticed."""
 
 
 class RankFailedError(OnecurveError):
@@ -22,43 +17,33 @@ class RankFailedError(OnecurveError):
     """True if the rank refused its input, and did not fail."""
 
 
-def first_failure(failures: Mapping[int, ProcessFailure]) -> RankFailedError:
+def first_failure(failures: Sequence[RankFailure]) -> RankFailedError:
     """The failure that the others follow from, as an error.
 
-    When one rank fails, others lose their connection to it, torch may abort them, and the agent ends the rest with
-    SIGTERM: none of these is the cause if another rank has failed by itself. The others count by their time. A rank
-    that a signal killed left no file with its time, and the agent noticed its end only after the errors that it caused
-    on other ranks: it comes before errors of about the same time.
+    When one rank fails, others lose their connection to it, or torch aborts them: neither is the cause if another rank
+    has failed by itself. The others count by their time. A rank that a signal killed could not report it itself, and
+    its end is noticed after the errors that it causes: it comes before errors of about the same time.
     """
-    rank, failure = min(failures.items(), key=lambda item: _cause_order(item[1]))
-    data = failure.error_file_data
-    text = _text(data)
-    if text is None:
-        return RankFailedError(f"rank {rank} {_ending(failure)}")
-    error = RankFailedError(text if data.get("own") else f"rank {rank} failed: {text}")
-    error.is_input_error = bool(data.get("own"))
+    failure = min(failures, key=_cause_order)
+    if not failure.text:
+        return RankFailedError(f"rank {failure.rank} {_ending(failure.exit_status)}")
+    error = RankFailedError(failure.text if failure.is_input_error else f"rank {failure.rank} failed: {failure.text}")
+    error.is_input_error = failure.is_input_error
     return error
 
 
-def _cause_order(failure: ProcessFailure) -> tuple[int, float]:
+def _cause_order(failure: RankFailure) -> tuple[int, float]:
     """Least for the cause: how likely the failure follows from another one, then its time."""
-    if "time" in failure.error_file_data:
-        lost_connection = failure.error_file_data.get("lost_connection", False)
-        return 2 if lost_connection else 0, float(failure.error_file_data["time"])
-    consequence = {-signal.SIGABRT: 1, -signal.SIGTERM: 3}.get(failure.exitcode, 0)
-    return consequence, failure.timestamp - _NOTICE_SECONDS
+    if failure.text:
+        return 2 if failure.lost_connection else 0, failure.time
+    return 1 if failure.exit_status == -signal.SIGABRT else 0, failure.time - _NOTICE_SECONDS
 
 
-def _text(data: Mapping[str, Any]) -> str | None:
-    message = data.get("message")
-    return str(message["extraInfo"]["py_callstack"]) if isinstance(message, dict) else None
-
-
-def _ending(failure: ProcessFailure) -> str:
-    """How a rank ended that left no error file, as the end of a sentence."""
-    if failure.exitcode >= 0:
-        return f"ended with exit status {failure.exitcode} and left no error message"
-    name = signal.Signals(-failure.exitcode).name
+def _ending(status: int) -> str:
+    """How a rank ended that said nothing about it, as the end of a sentence."""
+    if status >= 0:
+        return f"ended with exit status {status} and left no error message"
+    name = signal.Signals(-status).name
     hint = (
         "; the kernel does this when the host runs out of memory: check 'dmesg', and use a smaller micro-batch or a "
         "plan with 'shard'"

@@ -1,103 +1,118 @@
-"""Starts the ranks of this host with torch's elastic agent and waits for them."""
+"""Starts ranks on this host, from one template, as often as needed."""
 
-import logging
-import os
-import signal
-import sys
-import tempfile
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-
-from onecurve.describe.errors import SignalName
+from onecurve.describe.assignment import Assignment
+from onecurve.describe.errors import InterruptError, SignalName
+from onecurve.describe.plan import Plan
+from onecurve.launch.event_loop import run_to_end, stop_signals
 from onecurve.launch.failure import first_failure
-from onecurve.launch.rendezvous import LoopbackRendezvous
-from onecurve.launch.stop import STOP_SIGNALS
+from onecurve.launch.host_ranks import HostRanks, RanksFailedError
+from onecurve.launch.template_process import TemplateProcess
 
+_LOOPBACK = "127.0.0.1"
 _LOOPBACK_DEVICE = "lo"
-_SHUTDOWN_SECONDS = 600  # saving a large model takes long; a second Ctrl-C does not wait
 
 
-def launch(module: str, arguments: Sequence[str], ranks: int) -> SignalName | None:
-    """Run `python -m module arguments…` in `ranks` processes and wait for them; return None when all have finished.
+@dataclass(frozen=True)
+class Ended:
+    """How the ranks of a host ended, without a failure."""
 
-    Raises RankFailedError if a rank fails. After Ctrl-C, SIGTERM or SIGHUP all ranks finish their step and end; a
-    second signal ends them immediately. In both cases the result is the first signal.
+    results: Sequence[str] | None
+    """What each rank returned; None if a second signal killed them."""
+    signal: SignalName | None = None
+    """The first signal that this process received."""
+
+
+class LocalRanks:
+    """Ranks on this host. The template begins to import when this is created; `run` and `ask` start ranks.
+
+    Nothing is reachable from other hosts: the ranks meet at the loopback device.
     """
-    _silence_agent()
-    with tempfile.TemporaryDirectory(prefix="onecurve-") as folder, _environment(_private_network()):
-        spec = WorkerSpec(
-            role="rank",
-            local_world_size=ranks,
-            rdzv_handler=LoopbackRendezvous(uuid.uuid4().hex),
-            entrypoint=sys.executable,
-            args=("-u", "-m", module, *arguments),
-            max_restarts=0,
-            monitor_interval=0.1,
-        )
-        agent = LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=folder), shutdown_timeout=_SHUTDOWN_SECONDS)
-        with _signals_as_interrupt() as received:
-            try:
-                result = agent.run()
-            except SignalException:
-                return received[0] if received else "SIGINT"
-        if result.is_failed():
-            raise first_failure(result.failures)
-        return None
 
+    def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = lambda _: None) -> None:
+        """`program`: import path of the ranks' program, see `RankProgram`. `verb`, `request`: what is imported for.
+        `say`: told what ranks want shown, and why a start is slow."""
+        self._template = TemplateProcess(program, verb, request, say)
+        self._say = say
 
-def _silence_agent() -> None:
-    """Turn off the agent's log messages, since failures and stops are reported here.
+    def run(self, verb: str, request: str, ranks: int = 1, plan: Plan | None = None) -> Ended:
+        """Start `ranks` ranks, and wait until all have done their work.
 
-    Each of the agent's loggers sets its own level, so their parent's level has no effect.
-    """
-    for name in [*logging.root.manager.loggerDict]:
-        if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        Raises RankFailedError if a rank fails. After Ctrl-C, SIGTERM or SIGHUP all ranks finish their step and end; a
+        second signal kills them.
+        """
+        return run_to_end(lambda: self._run(verb, request, ranks, plan))
 
+    def ask(self, verb: str, request: str) -> str:
+        """Return what one process answers. Raises InterruptError if a signal arrives first."""
+        ended = self.run(verb, request)
+        if ended.signal is not None or ended.results is None:
+            raise InterruptError("interrupted", ended.signal or "SIGINT")
+        return ended.results[0]
 
-def _private_network() -> dict[str, str]:
-    """Environment variables that keep the ranks' traffic on the loopback device, so that no port is open to others."""
-    return {"GLOO_SOCKET_IFNAME": _LOOPBACK_DEVICE, "NCCL_SOCKET_IFNAME": _LOOPBACK_DEVICE}
+    def __enter__(self) -> Self:
+        return self
 
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._template.close()
 
-@contextmanager
-def _environment(additions: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while; variables that the user has set keep their value."""
-    before = {name: os.environ.get(name) for name in additions}
-    os.environ.update({name: value for name, value in additions.items() if before[name] is None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
+    async def _run(self, verb: str, request: str, count: int, plan: Plan | None) -> Ended:
+        received: list[SignalName] = []
+        with HostRanks(self._template) as ranks, socket.create_server((_LOOPBACK, 0)) as listener:
+            assignments = self._assignments(count, plan, listener)
+            work = asyncio.ensure_future(self._work(ranks, verb, request, assignments, listener))
 
+            def stop(name: SignalName) -> None:
+                received.append(name)
+                if len(received) == 1 and ranks.has_started:
+                    ranks.stop(name)
+                else:
+                    work.cancel()
 
-@contextmanager
-def _signals_as_interrupt() -> Iterator[list[SignalName]]:
-    """Turn SIGTERM and SIGHUP into SIGINT; yield a list to which those that were received are added.
+            with stop_signals(stop):
+                try:
+                    return Ended(await work, received[0] if received else None)
+                except asyncio.CancelledError:
+                    if not received:
+                        raise
+                    return Ended(None, received[0])
+                except RanksFailedError as error:
+                    if received and all(failure.is_interrupt for failure in error.failures):
+                        return Ended(None, received[0])
+                    raise first_failure(error.failures) from None
 
-    The agent forwards the signal that it receives, and the data loaders' processes ignore only SIGINT.
-    """
-    previous_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    received: list[SignalName] = []
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGINT"
+    async def _work(
+        self,
+        ranks: HostRanks,
+        verb: str,
+        request: str,
+        assignments: Sequence[Assignment],
+        listener: socket.socket,
+    ) -> list[str]:
+        await ranks.start(len(assignments), verb, request, self._say)
+        results = await ranks.run(assignments, listener.fileno())
+        await ranks.dismiss()
+        return results
 
-    def interrupt(number: int, _: FrameType | None) -> None:
-        received.append(STOP_SIGNALS[number])
-        os.kill(os.getpid(), signal.SIGINT)
-
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGHUP, interrupt)
-    try:
-        yield received
-    finally:
-        del os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"]
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+    @staticmethod
+    def _assignments(count: int, plan: Plan | None, listener: socket.socket) -> list[Assignment]:
+        return [
+            Assignment(
+                generation=1,
+                rank=rank,
+                size=count,
+                local_rank=rank,
+                local_size=count,
+                store_host=_LOOPBACK,
+                store_port=listener.getsockname()[1],
+                interface=_LOOPBACK_DEVICE,
+                plan=plan,
+            )
+            for rank in range(count)
+        ]

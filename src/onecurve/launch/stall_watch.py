@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from onecurve.launch.failure_file import RankStalledError, write_failure
+from onecurve.launch.failure_report import RankStalledError, report_failure
 
 _POLL_SECONDS = 0.5
 _SHOWN_FRAMES = 8
@@ -44,7 +44,7 @@ class StallWatch:
                 error = RankStalledError(
                     f"{self._what}: no progress for {self._seconds:.0f} s; the rank waits in {_position(self._watched)}"
                 )
-                if not write_failure(error):
+                if not report_failure(error):
                     print(error, file=sys.stderr, flush=True)
                 os._exit(1)
 

@@ -1,8 +1,9 @@
-"""Handles Ctrl-C: the first one lets all ranks finish their step and end together, the second one ends immediately."""
+"""Stop requests: the first signal ends the work after the current step, the second one ends immediately."""
 
 import os
 import signal
 from types import FrameType
+from typing import Protocol
 
 from onecurve.describe.errors import SignalName
 
@@ -14,21 +15,25 @@ STOP_SIGNALS: dict[int, SignalName] = {
 """Signals that stop a run after the step that it is in."""
 
 
+class Stop(Protocol):
+    """Asked once per step whether to stop."""
+
+    def __call__(self) -> bool:
+        """True once a stop was requested."""
+
+    @property
+    def signal(self) -> SignalName:
+        """The signal that requested it; another rank may have received it."""
+
+
 class StopRequest:
-    """A context manager that records signals; calling it returns True once a stop was requested.
+    """A context manager that records signals, in a process that nobody forked; calling it returns True after one."""
 
-    This module imports nothing slow, because a rank creates the request before it imports torch.
-    """
-
-    def __init__(self, *, launched: bool = False, alone: bool = False) -> None:
-        """A `launched` rank leaves the second signal to its launcher, and also stops when the launcher is gone.
-
-        Only a process that is `alone` handles all signals. A rank with a launcher, torchrun included, must end at once
-        on SIGTERM, because a launcher sends it to the other ranks when one has failed.
-        """
+    def __init__(self, *, alone: bool = False) -> None:
+        """Only a process that is `alone` handles all signals. A rank of torchrun must end at once on SIGTERM, because
+        torchrun sends it to the other ranks when one has failed."""
         self._signal: SignalName | None = None
         self._signals = tuple(STOP_SIGNALS) if alone else (signal.SIGINT,)
-        self._launcher = os.getppid() if launched else None
 
     def __enter__(self) -> "StopRequest":
         self._previous_handlers = {number: signal.signal(number, self._record) for number in self._signals}
@@ -39,19 +44,14 @@ class StopRequest:
             signal.signal(number, handler)
 
     def __call__(self) -> bool:
-        return self._signal is not None or self._launcher_is_gone
+        return self._signal is not None
 
     @property
     def signal(self) -> SignalName:
-        """The signal that requested the stop; another rank may have received it."""
-        return self._signal or ("SIGKILL" if self._launcher_is_gone else "SIGINT")
-
-    @property
-    def _launcher_is_gone(self) -> bool:
-        return self._launcher is not None and os.getppid() != self._launcher
+        return self._signal or "SIGINT"
 
     def _record(self, number: int, _: FrameType | None) -> None:
-        if self._signal is not None and self._launcher is None:
+        if self._signal is not None:
             self.__exit__()
             os.kill(os.getpid(), number)  # to the previous handler
         self._signal = self._signal or STOP_SIGNALS[number]

@@ -39,6 +39,8 @@ class DeferredModel:
     """True if the user had compiled the model or modules of it."""
     record_again: Callable[[], tuple[nn.Module, InitRecorder]] | None = None
     """Runs the constructor once more, for modules that cannot be copied."""
+    is_filled_later: bool = False
+    """True if a checkpoint fills all parameters and persistent buffers, so that they need no initial values."""
 
     def to_traceable(self) -> "TraceableModule":
         """Return the module itself, to be run on fake tensors. This consumes the deferred model."""
@@ -118,7 +120,10 @@ def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
     try:
         module, recorder = record(build_and_look, seed)
         return DeferredModel(
-            module, recorder, compile_removed=compile_removed, record_again=lambda: record(build, seed)
+            module=module,
+            recorder=recorder,
+            compile_removed=compile_removed,
+            record_again=lambda: record(build, seed),
         )
     except OnecurveError:
         raise
@@ -128,7 +133,7 @@ def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
         _log.info("the model's constructor could not be recorded", exc_info=True)
     module = build_real(build_and_look, seed)
     warning = f"the model's constructor could not be recorded ({reason}); every rank builds it in full"
-    return DeferredModel(module, None, warning, compile_removed)
+    return DeferredModel(module=module, recorder=None, warning=warning, compile_removed=compile_removed)
 
 
 def _copy_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:

@@ -23,13 +23,17 @@ class Materializer:
         device: torch.device,
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.preserve_format,
+        *,
+        is_filled_later: bool = False,
     ) -> None:
         """`recorder`: None for a module that is already real. `dtype`: for floating-point tensors; None leaves theirs.
-        `memory_format`: channels_last applies to 4-dimensional tensors only."""
+        `memory_format`: channels_last applies to 4-dimensional tensors only. `is_filled_later`: parameters and
+        persistent buffers get no initial values."""
         self._recorder = recorder
         self._device = device
         self._dtype = dtype
         self._memory_format = memory_format
+        self._is_filled_later = is_filled_later and recorder is not None
         # Weak, so that the full tensors of a block are freed once it is sharded.
         self._real_tensors: dict[int, weakref.ref[Tensor]] = {}
         self._originals: list[Tensor] = []  # the fake tensors, held so that no id is reused
@@ -43,20 +47,21 @@ class Materializer:
     def _materialize(self, module: nn.Module) -> None:
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                module._parameters[name] = self._real_tensor(parameter)  # type: ignore[assignment]
+                module._parameters[name] = self._real_tensor(parameter, self._is_filled_later)  # type: ignore[assignment]
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = self._real_tensor(buffer)
+                is_saved = name not in module._non_persistent_buffers_set
+                module._buffers[name] = self._real_tensor(buffer, self._is_filled_later and is_saved)
         for name, value in module.__dict__.items():
             if name not in ("_parameters", "_buffers", "_modules"):
                 module.__dict__[name] = _map_tensors(value, self._real_tensor)
 
-    def _real_tensor(self, tensor: Tensor) -> Tensor:
+    def _real_tensor(self, tensor: Tensor, is_filled_later: bool = False) -> Tensor:
         if isinstance(tensor, DTensor) or self._is_finished(tensor):
             return tensor
         real = self._real_tensors.get(id(tensor), lambda: None)()
         if real is None:
-            real = self._create(tensor)
+            real = self._create(tensor, is_filled_later)
             self._real_tensors[id(tensor)] = weakref.ref(real)
             self._originals.append(tensor)
         return real
@@ -80,8 +85,11 @@ class Materializer:
             return torch.complex128
         return self._dtype if tensor.is_floating_point() else None
 
-    def _create(self, tensor: Tensor) -> Tensor:
-        value = self._recorder.value(tensor) if self._recorder is not None else tensor.detach()
+    def _create(self, tensor: Tensor, is_filled_later: bool) -> Tensor:
+        if is_filled_later:
+            value = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+        else:
+            value = self._recorder.value(tensor) if self._recorder is not None else tensor.detach()
         if (
             value.is_meta and self._device.type != "meta"
         ):  # an attribute that the constructor itself left without a value

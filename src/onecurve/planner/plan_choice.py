@@ -29,12 +29,15 @@ def read_precisions(words: Sequence[str]) -> list[Precision]:
     return [precision for precision in _PLANNED_PRECISIONS if precision in words]
 
 
-def ranks_for(plan: Plan | None, ranks: int | None, cluster: Cluster) -> int:
-    """Return how many ranks to start: the plan's, else as many as asked for, else one per accelerator or CPU host."""
+def ranks_for(plan: Plan | None, ranks: int | None, host: Cluster | None) -> int:
+    """Return how many ranks to start: the plan's, else as many as asked for, else one per accelerator or CPU host.
+
+    `host`: needed only if neither is given.
+    """
     if ranks is not None and ranks < 1:
         raise OnecurveError(f"ranks = {ranks}; it must be at least 1")
     if plan is None:
-        return ranks if ranks is not None else (1 if cluster.device_kind == "cpu" else cluster.devices)
+        return ranks if ranks is not None else (1 if host is None or host.device_kind == "cpu" else host.devices)
     if ranks is not None and ranks != plan.mesh.size:
         raise OnecurveError(
             f"plan {plan}: it has {plan.mesh.size} ranks, but {ranks} were asked for; give only one of the two"

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from onecurve.apply.manual_backward import ManualBackwardPart
 from onecurve.apply.process_mesh import ProcessMesh
-from onecurve.apply.replicate import UnusedParameterTrial
+from onecurve.apply.replicate import UnusedParameterTest, leaves_parameters_unused
 from onecurve.apply.single_stage import SingleStagePart
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.seed import mix
-from onecurve.device.collectives import all_reduce_sum
+from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
 from onecurve.device.precision import LOW_PRECISION, master_dtype
 from onecurve.device.rng import preserve_rng_state, seed_all
@@ -34,6 +34,16 @@ from onecurve.train.trainer import Trainer
 
 if TYPE_CHECKING:
     from onecurve.apply.pipeline import PipelinePart
+
+
+@dataclass
+class TrialResults:
+    """What trial runs have shown about a job. It holds for every plan, so a process tries only once."""
+
+    loss_note: str | None = None
+    """What could not be tested about the loss, for the user; None before the trial."""
+    leaves_unused: bool | None = None
+    """True if some steps leave a parameter without a gradient; None before the trial."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +72,18 @@ def assemble(
     data: TrainingData,
     deferred: DeferredModel,
     flags: StepFlags | None = None,
+    trials: TrialResults | None = None,
 ) -> Assembly:
-    """Build the part and the trainer. Consumes the deferred model."""
+    """Build the part and the trainer. Consumes the deferred model. `trials`: what earlier assemblies have found."""
     plan = resolved.plan
+    trials = trials or TrialResults()
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, master_dtype(plan.precision))
-    part = _part(job, resolved, mesh, device, data, deferred)
+    part = _part(job, resolved, mesh, device, data, deferred, trials)
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
-
-    return Assembly(part, trainer, _try_loss(job, plan, part, trainer, data))
+    if trials.loss_note is None:
+        trials.loss_note = _try_loss(job, plan, part, trainer, data)
+    return Assembly(part, trainer, trials.loss_note)
 
 
 def _try_loss(
@@ -147,24 +160,31 @@ def _part(
     device: Device,
     data: TrainingData,
     deferred: DeferredModel,
+    trials: TrialResults,
 ) -> "SingleStagePart | PipelinePart":
     if resolved.dataflow is not None:
         from onecurve.apply.pipeline import PipelinePart  # torch's pipelining takes a second to import
 
         traceable = deferred.trace_copy()
         return PipelinePart(deferred, resolved, mesh, device, traceable, job.batch_norm)
-    trial = _unused_parameter_trial(job, data, device)
-    return SingleStagePart(deferred, resolved, mesh, device, job.batch_norm, trial)
+    return SingleStagePart(
+        deferred, resolved, mesh, device, job.batch_norm, _unused_parameter_test(job, data, device, trials)
+    )
 
 
-def _unused_parameter_trial(job: Job, data: TrainingData, device: Device) -> UnusedParameterTrial:
+def _unused_parameter_test(job: Job, data: TrainingData, device: Device, trials: TrialResults) -> UnusedParameterTest:
     def trial(module: nn.Module, dtype: torch.dtype, number: int) -> Tensor:
         micro = data.micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
         with preserve_rng_state():
             seed_all(mix(job.seed, number))
             return objective_of(job.loss)(micro.forward(module), micro).sum
 
-    return trial
+    def test(module: nn.Module, dtype: torch.dtype, group: Group) -> bool:
+        if trials.leaves_unused is None:
+            trials.leaves_unused = leaves_parameters_unused(module, trial, dtype, group)
+        return trials.leaves_unused
+
+    return test
 
 
 def _child(module: nn.Module, name: str) -> nn.Module:

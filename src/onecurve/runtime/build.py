@@ -1,6 +1,11 @@
-"""Builds a run on this rank, in the order in which things must happen."""
+"""Builds the runs of a job on this rank, in the order in which things must happen.
+
+What a process needs once is in job_process.py; what belongs to one generation (world, mesh, part, trainer, checkpoints)
+is made here.
+"""
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onecurve.apply.base_part import BasePart
@@ -29,15 +34,12 @@ from onecurve.runtime.assembly import (
     ManualAssembly,
     assemble,
     assemble_manual,
-    first_names,
-    refuse_sparse_gradients,
-    refuse_unmatched_groups,
 )
 from onecurve.runtime.changed_job import refuse_change_without_checkpoints, refuse_change_without_effect
 from onecurve.runtime.checkpoints import Checkpoints, Resumed, refuse_changed_job
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.first_rank import derive_on_first_rank
-from onecurve.runtime.loaders import open_loaders
+from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
 from onecurve.runtime.proof import Proof
 from onecurve.runtime.run import Run, RunComponents, saved_tensors
@@ -48,135 +50,149 @@ from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
 
 
-def build_run(
-    job: Job,
-    plan: Plan | None,
-    *,
-    out: Path | None = None,
-    fresh: bool = False,
-    change: Collection[str] = (),
-    manual: bool = False,
-    stop: Callable[[], bool] = lambda: False,
-    lock: RunLock | None = None,
-    on_event: Callable[[SaveEvent], None] = lambda _: None,
-    proof: Proof | None = None,
-) -> Run:
-    """Build a run on this rank of the world that the environment describes. All ranks must call it.
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """What the runs of a job have in common, in every generation."""
 
-    `plan`: None replicates the model on every rank. `out`: the run's folder; the run continues from its newest
-    checkpoint unless `fresh`. `change`: fields of the job that differ from the checkpoint's. `manual`:
-    the user calls backward. `stop`: asked once per step. `lock`: released when the run ends, or if it cannot be built.
-    `proof`: proves the plan before anything is allocated; None trains without.
+    out: Path | None = None
+    """The run's folder; the run continues from its newest checkpoint."""
+    fresh: bool = False
+    """Remove earlier checkpoints and start over, in the first generation."""
+    change: Collection[str] = ()
+    """Fields of the job that differ from the checkpoint's."""
+    manual: bool = False
+    """The user calls backward."""
+    stop: Callable[[], bool] = lambda: False
+    """Asked once per step."""
+    on_event: Callable[[SaveEvent], None] = lambda _: None
+    proof: Proof | None = None
+    """Proves the plan before anything is allocated; None trains without."""
+
+
+def build_run(job: Job, plan: Plan | None, settings: RunSettings, lock: RunLock | None = None) -> Run:
+    """Build the only run of a job in this process, in the world that the environment describes. All ranks must call it.
+
+    `plan`: None replicates the model on every rank. `lock`: released when the run ends, or if it cannot be built.
     """
-    try:
-        return _build(job, plan, out, fresh, change, manual, stop, lock, on_event, proof)
-    except BaseException:
-        if lock is not None:
-            lock.release()
-        raise
+    return RunBuilder(job, settings).build(plan, World.from_environment() or World(), lock)
 
 
-def _build(
-    job: Job,
-    plan: Plan | None,
-    out: Path | None,
-    fresh: bool,
-    change: Collection[str],
-    manual: bool,
-    stop: Callable[[], bool],
-    lock: RunLock | None,
-    on_event: Callable[[SaveEvent], None],
-    proof: Proof | None,
-) -> Run:
-    world = World.from_environment() or World()
-    device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
-    cluster = local_cluster()
-    plan = plan or default_plan(job.global_batch, world.size)
-    refuse_change_without_checkpoints(change, has_folder=out is not None, saves=job.save is not None)
-    _validate(plan, job, cluster, None if fresh or "global_batch" in change else out)
-    _refuse_other_world(plan, world)
-    if manual:
-        refuse_unsupported_manual(job, plan)
-    else:
-        refuse_manual_backward(job, "onecurve cannot step this job")
-    pin_to_cores(world.local_rank, world.local_size, plan.threads)
+class RunBuilder:
+    """Builds the runs of a job in this process, one per generation."""
 
-    data_rank = plan.mesh.data_rank(world.rank)
-    data = open_data(job)
-    loaders = open_loaders(job, data, plan, data_rank, loader_workers(cluster, world.local_size))
-    deferred = defer_init(job.model, job.seed)
-    refuse_unmatched_groups(job, deferred)
-    refuse_sparse_gradients(deferred)
-    refuse_if_too_large(
-        state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
-    )
-    job_fingerprint, first_name_of, parameters = (
-        fingerprint(job, deferred.module, data),
-        first_names(deferred.module),
-        deferred.parameters,
-    )
+    def __init__(self, job: Job, settings: RunSettings) -> None:
+        self._job, self._settings = job, settings
+        self._process: JobProcess | None = None
 
-    def derive() -> RunAgenda:
-        resolved = ResolvedPlan(plan) if manual else PlanCompleter(job, data, deferred).resolve(plan)
-        if proof is None or (plan.mesh.size == 1 and plan.rounds == 1):
-            return RunAgenda(resolved)
-        return RunAgenda(resolved, proof.agenda(job, data, deferred, resolved, job_fingerprint))
+    def build(self, plan: Plan | None, world: World, lock: RunLock | None = None) -> Run:
+        """Build this rank's run for one generation. All ranks of the world must call it."""
+        try:
+            return self._build(plan or default_plan(self._job.global_batch, world.size), world, lock)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
 
-    agenda = derive_on_first_rank(RunAgenda, derive, world, device)
-    resolved = agenda.resolved
-    if proof is not None and agenda.proof is not None:  # now, while memory is free
-        proof.prove(agenda.proof, job, data, device, world)
-    mesh = make_mesh(plan.mesh, world.rank, device.kind)
-    checkpoints = None
-    if out is not None and job.save is not None:
-        checkpoints = Checkpoints(job.save, out, world, device, resolved.plan, job_fingerprint, change)
-    flags = StepFlags(stop=stop, save=checkpoints.overdue if checkpoints is not None else lambda: False)
-    assembly: Assembly | ManualAssembly
-    if manual:
-        assembly = assemble_manual(job, resolved.plan, mesh, device, data, deferred, flags)
-    else:
-        assembly = assemble(job, resolved, mesh, device, data, deferred, flags)
-        if loaders.evaluation_sample is not None:  # a mistake in a metric shows before training, not after
-            sample = assembly.part.place(loaders.evaluation_sample)
-            assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
-    refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
+    def _build(self, plan: Plan, world: World, lock: RunLock | None) -> Run:
+        job, settings = self._job, self._settings
+        device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
+        cluster = local_cluster()
+        self._refuse_unsuitable(plan, world, cluster)
+        pin_to_cores(world.local_rank, world.local_size, plan.threads)
 
-    # Everything is known to work. Only now may an earlier run's checkpoints be removed.
-    resumed = _resume(checkpoints, assembly.part, fresh)
-    best = BestTracker(job.evaluate) if job.evaluate is not None else None
-    warnings = [*deferred.messages, assembly.note if isinstance(assembly, Assembly) else ""]
-    steps = data.steps
-    if resumed is not None:
-        step, position = resumed.state.step, resumed.state.position
-        steps = job.total_steps(data.order.size, step, position)
-        _restore(assembly, resumed, best, steps)
-        refuse_change_without_effect(resumed.changes, best, step, steps)
-        loaders.training.start(step, position, steps)
-    elif job.weights is not None:
-        warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, first_name_of))
-    assembly.part.drop_gathered()
-    return Run(
-        RunComponents(
-            job=job,
-            plan=resolved.plan,
-            world=world,
-            device=device,
-            data_rank=data_rank,
-            part=assembly.part,
-            trainer=assembly.trainer,
-            loaders=loaders,
-            steps=steps,
-            parameters=parameters,
-            checkpoints=checkpoints,
-            best=best,
-            state=resumed.state if resumed is not None else TrainState(),
-            resumed=resumed.text if resumed is not None else "",
-            changed=_changes_text(resumed) if resumed is not None else "",
-            warning=" ".join(filter(None, warnings)),
-            lock=lock,
-            on_event=on_event,
+        data_rank = plan.mesh.data_rank(world.rank)
+        is_first_generation = self._process is None
+        if self._process is None:
+            self._process = JobProcess(job, plan, data_rank, loader_workers(cluster, world.local_size))
+        else:
+            self._process.assign(plan, data_rank)
+        process = self._process
+        data, loaders = process.data, process.loaders
+        deferred = process.deferred()
+        refuse_if_too_large(
+            state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
         )
-    )
+
+        def derive() -> RunAgenda:
+            resolved = ResolvedPlan(plan) if settings.manual else PlanCompleter(job, data, deferred).resolve(plan)
+            if settings.proof is None or (plan.mesh.size == 1 and plan.rounds == 1):
+                return RunAgenda(resolved)
+            return RunAgenda(resolved, settings.proof.agenda(job, data, deferred, resolved, process.fingerprint))
+
+        agenda = derive_on_first_rank(RunAgenda, derive, world, device)
+        resolved = agenda.resolved
+        if settings.proof is not None and agenda.proof is not None:  # now, while memory is free
+            settings.proof.prove(agenda.proof, job, data, device, world)
+        mesh = make_mesh(plan.mesh, world.rank, device.kind)
+        checkpoints = None
+        if settings.out is not None and job.save is not None:
+            checkpoints = Checkpoints(
+                job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change
+            )
+        flags = StepFlags(stop=settings.stop, save=checkpoints.overdue if checkpoints is not None else lambda: False)
+        assembly: Assembly | ManualAssembly
+        if settings.manual:
+            assembly = assemble_manual(job, resolved.plan, mesh, device, data, deferred, flags)
+        else:
+            if not is_first_generation and checkpoints is not None and checkpoints.exist():
+                deferred = replace(deferred, is_filled_later=True)
+            assembly = assemble(job, resolved, mesh, device, data, deferred, flags, process.trials)
+            if loaders.evaluation_sample is not None and is_first_generation:
+                # A mistake in a metric shows before training, not after.
+                sample = assembly.part.place(loaders.evaluation_sample)
+                assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
+        refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
+
+        # Everything is known to work. Only now may an earlier run's checkpoints be removed.
+        resumed = _resume(checkpoints, assembly.part, settings.fresh and is_first_generation)
+        best = BestTracker(job.evaluate) if job.evaluate is not None else None
+        warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
+        steps = data.steps
+        if resumed is not None:
+            step, position = resumed.state.step, resumed.state.position
+            steps = job.total_steps(data.order.size, step, position)
+            _restore(assembly, resumed, best, steps)
+            refuse_change_without_effect(resumed.changes, best, step, steps)
+            loaders.training.start(step, position, steps)
+        elif job.weights is not None:
+            warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
+        assembly.part.drop_gathered()
+        return Run(
+            RunComponents(
+                job=job,
+                plan=resolved.plan,
+                world=world,
+                device=device,
+                data_rank=data_rank,
+                part=assembly.part,
+                trainer=assembly.trainer,
+                loaders=loaders,
+                steps=steps,
+                parameters=process.parameters,
+                checkpoints=checkpoints,
+                best=best,
+                state=resumed.state if resumed is not None else TrainState(),
+                resumed=resumed.text if resumed is not None else "",
+                changed=_changes_text(resumed) if resumed is not None else "",
+                warning=" ".join(filter(None, warnings)),
+                lock=lock,
+                on_event=settings.on_event,
+            )
+        )
+
+    def _refuse_unsuitable(self, plan: Plan, world: World, cluster: Cluster) -> None:
+        """Refuse plans and settings that do not fit the job or the world."""
+        job, settings = self._job, self._settings
+        refuse_change_without_checkpoints(
+            settings.change, has_folder=settings.out is not None, saves=job.save is not None
+        )
+        starts_over = settings.fresh or "global_batch" in settings.change
+        _validate(plan, job, cluster, None if starts_over else settings.out)
+        _refuse_other_world(plan, world)
+        if settings.manual:
+            refuse_unsupported_manual(job, plan)
+        else:
+            refuse_manual_backward(job, "onecurve cannot step this job")
 
 
 def _validate(plan: Plan, job: Job, cluster: Cluster, earlier: Path | None) -> None:

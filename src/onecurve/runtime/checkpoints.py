@@ -98,11 +98,13 @@ class Checkpoints:
                     f"{self._store.where}: cannot be emptied ({error.strerror or error}); give another location"
                 ) from None
 
+    def exist(self) -> bool:
+        """True if there is a checkpoint to resume from."""
+        return bool(self._names_on_all_ranks())
+
     def resume(self, local_tensors: ListTensors) -> Resumed | None:
         """Fill the tensors from the newest checkpoint that all ranks can read and verify; None if there is none."""
-        names = json.loads(
-            broadcast_first_text(self._group, json.dumps(self._names()) if self._world.rank == 0 else "")
-        )
+        names = self._names_on_all_ranks()
         skipped: list[str] = []
         for name in reversed(names):
             unreadable = damage = ""
@@ -201,6 +203,10 @@ class Checkpoints:
             return Checkpoint(self._store, names[-1]) if names else None
         except (CorruptedError, OSError):
             return None
+
+    def _names_on_all_ranks(self) -> list[str]:
+        names = broadcast_first_text(self._group, json.dumps(self._names()) if self._world.rank == 0 else "")
+        return list(json.loads(names))
 
     def _names(self) -> list[str]:
         try:

@@ -7,21 +7,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from onecurve.describe.convert import to_json
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
 from onecurve.describe.verdict import CheckResult, Outcome, Verdict
-from onecurve.device.device import local_cluster
-from onecurve.device.world import World
-from onecurve.job.script import Script, script_path
+from onecurve.device.environment import is_rank_of_launcher
+from onecurve.job.script_path import Script, script_path
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.local import launch
+from onecurve.launch.local import LocalRanks
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import read_plan
 from onecurve.report.check_table import CheckTable
 from onecurve.report.log import is_verbose
 from onecurve.verbs.check_journal import CheckJournal
+from onecurve.verbs.program import PROGRAM
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
 _MAX_DEFAULT_RANKS = 4
@@ -67,41 +68,51 @@ def check(
     if (ranks is not None and ranks < 1) or (steps is not None and steps < 1):
         raise OnecurveError(f"check: ranks = {ranks}, steps = {steps}; both must be at least 1")
     chosen = tuple(_read(plan, precision) for plan in plans)
-    launched = World.from_environment()
-    world_size = max((plan.mesh.size for plan in chosen), default=_default_ranks(ranks, launched))
-    if launched is not None and world_size > launched.size:
-        raise OnecurveError(
-            f"check: a plan needs {world_size} ranks, but this world has {launched.size}; start more ranks"
-        )
     request = CheckRequest(
         script=str(path),
         arguments=tuple(arguments),
         plans=chosen,
-        ranks=world_size,
+        ranks=max((plan.mesh.size for plan in chosen), default=ranks or 0),
         steps=steps or _STEPS[precision],
         precision=precision,
         quiet=quiet,
         verbose=is_verbose(),
     )
-    if launched is not None or world_size == 1:
-        from onecurve.verbs.check_worker import check_plans
+    if is_rank_of_launcher() or request.ranks == 1:
+        return _check_here(request)
+    with (
+        tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder,
+        LocalRanks(PROGRAM, "check", to_json(request)) as launcher,
+    ):
+        request = replace(request, folder=folder, ranks=request.ranks or _default_ranks(launcher))
+        return check_in_ranks(request, lambda: launcher.run("check", to_json(request), request.ranks).signal)
 
-        with StopRequest(alone=launched is None) as stop:
-            return check_plans(request, stop)
-    with tempfile.TemporaryDirectory(prefix="onecurve-check-") as folder:
-        return check_in_ranks(replace(request, folder=folder), _launch)
+
+def _check_here(request: CheckRequest) -> CheckResult | None:
+    """Check in this process: alone, or as a rank that another launcher started."""
+    from onecurve.device.world import World
+    from onecurve.verbs.check_worker import check_plans
+
+    launched = World.from_environment()
+    world = launched or World()
+    if request.ranks > world.size:
+        raise OnecurveError(
+            f"check: a plan needs {request.ranks} ranks, but this world has {world.size}; start more ranks"
+        )
+    with StopRequest(alone=launched is None) as stop:
+        return check_plans(replace(request, ranks=request.ranks or world.size), world, stop)
 
 
-def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], SignalName | None]) -> CheckResult:
+def check_in_ranks(request: CheckRequest, start: Callable[[], SignalName | None]) -> CheckResult:
     """Start the ranks; if a plan ends them, start them again for the plans that follow it.
 
-    `start` runs `check_as_rank` in every rank. It returns the signal that interrupted it, or None, and raises
+    `start` runs the check in every rank. It returns the signal that interrupted it, or None, and raises
     RankFailedError.
     """
     journal = CheckJournal(Path(request.folder))
     while True:
         try:
-            stopped = start(request)
+            stopped = start()
             if stopped is not None:
                 raise InterruptError(f"interrupted by {stopped} before all plans were checked", stopped)
             return journal.result(request.precision)
@@ -116,10 +127,6 @@ def check_in_ranks(request: CheckRequest, start: Callable[[CheckRequest], Signal
                 CheckTable([resolved.plan for resolved in agenda.plans], Console()).add(verdict)
 
 
-def _launch(request: CheckRequest) -> SignalName | None:
-    return launch("onecurve.verbs.rank", ["check", to_json(request)], request.ranks)
-
-
 def _read(plan: str | Plan, precision: Precision) -> Plan:
     chosen = read_plan(plan)
     if chosen is None:
@@ -127,10 +134,6 @@ def _read(plan: str | Plan, precision: Precision) -> Plan:
     return replace(chosen, precision=precision)
 
 
-def _default_ranks(ranks: int | None, launched: World | None) -> int:
-    if ranks is not None:
-        return ranks
-    if launched is not None:
-        return launched.size
-    host = local_cluster()
+def _default_ranks(launcher: LocalRanks) -> int:
+    host = from_json(Cluster, launcher.ask("devices", "{}").encode(), "devices")
     return _MAX_DEFAULT_RANKS if host.device_kind == "cpu" else min(_MAX_DEFAULT_RANKS, host.devices)

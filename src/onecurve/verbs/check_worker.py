@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
-from onecurve.launch.stop import StopRequest
+from onecurve.launch.stop import Stop
 from onecurve.planner.completion import PlanCompleter
 from onecurve.prove.matrix import plan_matrix
 from onecurve.report.check_table import CheckTable
@@ -36,20 +36,24 @@ from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
 
 
-def check_as_rank(request: str, stop: StopRequest) -> None:
-    """Entry point of a launched rank. The launcher reads the result from the request's folder."""
+def check_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
+    """Make the worker of a launched rank. The launcher reads what it finds from the request's folder."""
     asked = from_json(CheckRequest, request.encode(), "request")
     if asked.verbose:
         log_to_stderr()
-    check_plans(asked, stop)
+
+    def work(world: World, stop: Stop, _: Plan | None) -> str:
+        check_plans(asked, world, stop)
+        return ""
+
+    return work
 
 
-def check_plans(request: CheckRequest, stop: StopRequest) -> CheckResult | None:
+def check_plans(request: CheckRequest, world: World, stop: Stop) -> CheckResult | None:
     """Take part in the check of all plans that have no verdict yet; return the result on rank 0."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     job = load_job(Path(request.script), request.arguments)
     refuse_manual_backward(job, f"{request.script}: not checkable")
-    world = World.from_environment() or World()
     pin_to_cores(world.local_rank, world.local_size, threads=0)
     data = open_data(job)
     device = local_device(world.local_rank)
@@ -73,7 +77,7 @@ def _check_remaining(
     agenda: CheckAgenda,
     world: World,
     quiet: bool,
-    stop: StopRequest,
+    stop: Stop,
 ) -> None:
     """Check the plans that follow those with a verdict, and enter what is found into the journal."""
     plans = [resolved.plan for resolved in agenda.plans]

@@ -25,7 +25,7 @@ from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.model.deferred import defer_init
 from onecurve.runs.folder import CHECKPOINTS, HUGGING_FACE, RunOrigin, read_origin
-from onecurve.runtime.build import build_run
+from onecurve.runtime.build import RunSettings, build_run
 
 Format = Literal["safetensors", "hf", "int8"]
 _DEFAULT_NAMES = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
@@ -140,7 +140,7 @@ def _write_int8(tensors: Mapping[str, LazyTensor], job: Job, path: Path) -> None
 
 def _losses(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
     """Return the evaluation loss with the original and with the quantized weights."""
-    with build_run(replace(job, weights=None), default_plan(job.global_batch, 1)) as run:
+    with build_run(replace(job, weights=None), default_plan(job.global_batch, 1), RunSettings()) as run:
         run.load_model(checkpoint)
         loss = run.evaluate().loss
         Int8(run.model).quantize_model(run.model)

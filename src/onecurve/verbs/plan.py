@@ -9,7 +9,8 @@ from onecurve.describe.advice import Advice
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
-from onecurve.job.script import Script, load_job, script_path
+from onecurve.job.script import load_job
+from onecurve.job.script_path import Script, script_path
 from onecurve.planner.clusters import HERE, find_cluster, source_of
 from onecurve.planner.plan_choice import read_precisions
 from onecurve.planner.planner import Planner

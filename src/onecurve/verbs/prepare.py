@@ -18,7 +18,7 @@ from onecurve.describe.plan import Plan
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.planner.plan_choice import AUTO, read_plan
-from onecurve.runtime.build import build_run
+from onecurve.runtime.build import RunSettings, build_run
 from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
@@ -75,15 +75,14 @@ def prepare(
     if not manual:
         refuse_manual_backward(job, "prepare: run.step cannot train this job")
     is_first = (World.from_environment() or World()).rank == 0
-    run = build_run(
-        job,
-        read_plan(plan),
+    settings = RunSettings(
         out=Path(out) if out is not None else None,
         change=changed,
         manual=manual,
-        lock=lock_run(Path(out), job.save) if out is not None and is_first else None,
         on_event=_warn if is_first else lambda _: None,
     )
+    lock = lock_run(Path(out), job.save) if out is not None and is_first else None
+    run = build_run(job, read_plan(plan), settings, lock)
     if is_first and manual:
         _say(
             f"{run.plan}, backward='mine': whether every plan computes the same depends on your loop; onecurve check "

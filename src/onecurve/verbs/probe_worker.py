@@ -3,19 +3,30 @@
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import from_json, write_toml
+from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.plan import Plan
 from onecurve.describe.requests import ProbeRequest
 from onecurve.device.device import local_device
 from onecurve.device.world import World
+from onecurve.launch.stop import Stop
 from onecurve.measure.cluster_probe import measure_cluster
 
 
-def probe_as_rank(request: str, _: Callable[[], bool]) -> Cluster | None:
+def probe_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
+    """Make the worker of a launched rank. Its result is the cluster as JSON, on rank 0."""
     asked = from_json(ProbeRequest, request.encode(), "request")
-    world = World.from_environment() or World()
+
+    def work(world: World, _: Stop, __: Plan | None) -> str:
+        cluster = probe_as_rank(asked, world)
+        return to_json(cluster) if cluster is not None else ""
+
+    return work
+
+
+def probe_as_rank(asked: ProbeRequest, world: World) -> Cluster | None:
+    """Measure the hosts of the world together with the other ranks; return the cluster on rank 0."""
     device = local_device(world.local_rank)
     say = _speaker(asked.quiet or world.rank > 0)
     world.join(device)
@@ -23,10 +34,7 @@ def probe_as_rank(request: str, _: Callable[[], bool]) -> Cluster | None:
         cluster = measure_cluster(world, device, say)
     finally:
         world.leave()
-    if world.rank > 0:
-        return None
-    write_toml(cluster, Path(asked.out))
-    return cluster
+    return cluster if world.rank == 0 else None
 
 
 def _speaker(quiet: bool) -> Callable[[str], None]:

@@ -84,7 +84,7 @@ class PlanProof:
         except Exception as error:  # the model, run on fake tensors, may raise anything
             _log.info("the plan cannot be reduced", exc_info=True)
             return ProofAgenda(key, obstacle=f"the model cannot be made smaller ({_first_line(error)})")
-        return replace(agenda, key=key)
+        return replace(agenda, key=key, plan=str(resolved.plan))
 
     def prove(self, agenda: ProofAgenda, job: Job, data: TrainingData, device: Device, world: World) -> None:
         """Raise OnecurveError if the plan computes something else. All ranks of the world call it."""
@@ -114,7 +114,7 @@ class PlanProof:
             limit = checker.limit([resolved.plan])
             verdict = self._verdict(checker, resolved)  # ends with an exchange: then all ranks have read the folder
         if not verdict.holds:
-            raise OnecurveError(self._refusal(verdict, limit))
+            raise OnecurveError(self._refusal(verdict, limit, agenda.plan))
         blocks = f"{len(agenda.left_out)} identical blocks left out" if agenda.left_out else "the whole model"
         samples = f"{resolved.plan.global_batch} sample{'s' if resolved.plan.global_batch > 1 else ''}"
         text = (
@@ -136,14 +136,13 @@ class PlanProof:
                 "another plan, or train without proof: --no-check"
             ) from error
 
-    def _refusal(self, verdict: Verdict, limit: float) -> str:
+    def _refusal(self, verdict: Verdict, limit: float, plan: str) -> str:
         if verdict.reason:
             return f"{verdict.reason}\nfound while the plan was proved before training, as {verdict.plan}"
         asked = self._request
-        plan = ["--plan", str(asked.plan)] if asked.plan is not None else []
-        command = shlex.join(["onecurve", "check", asked.script, *asked.arguments, *plan])
+        command = shlex.join(["onecurve", "check", asked.script, *asked.arguments, "--plan", plan])
         return (
-            f"plan {asked.plan or verdict.plan}: it does not compute the same as one device. Before the first update, "
+            f"plan {plan}: it does not compute the same as one device. Before the first update, "
             f"under {verdict.plan}, {verdict.tensor} differs by {verdict.size:.1e} of its scale (limit {limit:.0e}); "
             f"use another plan, compare step by step with: {command}, or train without proof: --no-check"
         )

@@ -1,51 +1,71 @@
-"""The entry point of every launched rank: `python -m onecurve.verbs.rank VERB REQUEST`, with the request as JSON."""
+"""The program of every launched rank: what its template imports before it is forked, and what it does then."""
 
-import os
-import sys
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onecurve.describe.errors import full_text
-from onecurve.launch.failure_file import write_failure
-from onecurve.launch.stop import StopRequest
+from onecurve.describe.plan import Plan
+from onecurve.launch.failure_report import report_failure as report_failure
+from onecurve.launch.failure_report import report_to
+from onecurve.launch.launcher import Launcher
+from onecurve.launch.message_socket import MessageSocket
+from onecurve.launch.stop import Stop
+
+if TYPE_CHECKING:
+    from onecurve.device.world import World
+
+Worker = Callable[["World", Stop, Plan | None], str]
+"""(world, stop, plan) → result. Called once per generation."""
+Say = Callable[[str], None]
+"""Shows a short text to the user."""
 
 
-def main(verb: str, request: str) -> int:
-    """Do the work of one rank; return the exit status."""
-    with StopRequest(launched=True) as stop:  # before torch is imported, which takes seconds
-        try:
-            _work_of(verb)(request, stop)
-        except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
-            text = report_failure(error)
-            if text is not None:
-                print(text, file=sys.stderr)
-            return 1
+def preload(verb: str, request: str, with_script: bool) -> None:
+    """Import what the ranks need. Called in a template, which must stay a process that can be forked."""
+    from onecurve.device.threads import use_one_thread
+    from onecurve.job.optimizer import load_optimizers
+    from onecurve.job.script import preload_script
+
+    use_one_thread()
+    _worker_maker(verb)
+    load_optimizers()
+    script = json.loads(request).get("script")
+    if with_script and script:
+        preload_script(Path(script))
+
+
+def main(verb: str, request: str, socket: MessageSocket) -> int:
+    """Work in one generation after the other until the launcher has no more; return the exit status."""
+    launcher = Launcher(socket)
+    report_to(launcher.failed)
+    try:
+        from onecurve.device.threads import use_all_threads
+        from onecurve.device.world import World
+
+        use_all_threads()
+        worker = _worker_maker(verb)(request, launcher.say)
+        for assignment, listener in launcher.assignments():
+            launcher.finished(worker(World.of(assignment, listener), launcher, assignment.plan))
+    except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
+        report_failure(error)
+        return 1
     return 0
 
 
-def _work_of(verb: str) -> Callable[[str, StopRequest], object]:
+def _worker_maker(verb: str) -> Callable[[str, Say], Worker]:
     if verb == "run":
-        from onecurve.verbs.run_worker import run_as_rank
+        from onecurve.verbs.run_worker import RunWorker
 
-        return run_as_rank
+        return RunWorker
+    if verb == "check":
+        from onecurve.verbs.check_worker import check_worker
+
+        return check_worker
     if verb == "probe":
-        from onecurve.verbs.probe_worker import probe_as_rank
+        from onecurve.verbs.probe_worker import probe_worker
 
-        return probe_as_rank
-    from onecurve.verbs.check_worker import check_as_rank
+        return probe_worker
+    from onecurve.verbs.host_worker import answer_maker
 
-    return check_as_rank
-
-
-def report_failure(error: Exception) -> str | None:
-    """Leave a failure for the agent that started this rank, which shows it once; without an agent, return the text."""
-    return None if write_failure(error) else full_text(error)
-
-
-if __name__ == "__main__":
-    status = main(*sys.argv[1:])
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    # Everything is written and the process group is left. Torch's threads sometimes abort the process while the
-    # interpreter shuts down ("terminate called without an active exception"), which would report a finished job as
-    # failed; so the interpreter is not shut down.
-    os._exit(status)
+    return answer_maker(verb)

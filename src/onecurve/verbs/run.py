@@ -1,35 +1,32 @@
-"""onecurve run: train. This side plans and starts the ranks; run_worker.py is what each rank does.
+"""onecurve run: train. This side starts the ranks; run_worker.py is what each rank does.
 
-If a plan is given, this file imports no more than starting the ranks needs, because they wait for it.
+It does not import torch, which takes seconds: the processes that it starts answer what needs torch (host_worker.py).
 """
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onecurve.describe.change import read_change
-from onecurve.describe.convert import from_plain, read_toml, to_document, to_json
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import from_json, from_plain, read_toml, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.estimate import Estimate
-from onecurve.describe.plan import Plan, Precision
-from onecurve.describe.requests import RunRequest
+from onecurve.describe.plan import Plan
+from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
-from onecurve.device.device import local_cluster
-from onecurve.device.files import replace_file
-from onecurve.device.world import World
-from onecurve.job.script import Script, load_job, script_path
-from onecurve.launch.local import launch
+from onecurve.device.environment import is_rank_of_launcher
+from onecurve.job.script_path import Script, script_path
+from onecurve.launch.local import LocalRanks
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
-from onecurve.runs.folder import CHECKPOINTS, PLAN, SUMMARY, refuse_foreign_folder
+from onecurve.runs.folder import CHECKPOINTS, PLAN, refuse_foreign_folder
+from onecurve.verbs.program import PROGRAM
 
 _MIN_STEPS_TO_CALIBRATE = 20
-_SHORT_RUN_SECONDS = 120.0
-"""A run that is predicted to take less is not worth timing its model."""
 
 
 def run(
@@ -90,26 +87,9 @@ def run(
         raise OnecurveError(
             f"--change {','.join(changed)} continues a run, and --fresh starts a new one; give only one of the two"
         )
-    estimate = None
-    launched_elsewhere = World.from_environment() is not None
-    if not launched_elsewhere:
-        refuse_foreign_folder(folder)
-        if chosen is None and ranks is None:
-            chosen = _plan_of_folder(folder, fresh)
-            precisions = read_precisions(precision or ["fp32"])
-            if chosen is not None and "global_batch" in changed:  # it has the earlier batch; its precision stays
-                precisions = read_precisions(precision or [chosen.precision])
-                chosen = None
-            if chosen is None:
-                estimate = _plan_here(script, arguments, precisions, say)
-                chosen = estimate.plan if estimate is not None else None
-        elif precision is not None:
-            raise OnecurveError("precision: only a run that plans by itself takes it; write it into the plan instead")
-        ranks = ranks_for(chosen, ranks, local_cluster())
     request = RunRequest(
         script=str(script),
         arguments=tuple(arguments),
-        plan=chosen,
         out=str(folder),
         fresh=fresh,
         change=changed,
@@ -117,36 +97,82 @@ def run(
         quiet=quiet,
         tensorboard=tensorboard,
         verbose=is_verbose(),
-        predicted=estimate.seconds if estimate is not None else {},
     )
-    # A process that has planned has threads, and loader processes must not be forked from it.
-    if launched_elsewhere or (ranks == 1 and estimate is None):
-        from onecurve.verbs.run_worker import train
-
-        with StopRequest(alone=not launched_elsewhere) as stop:
-            return train(request, stop)
-    assert ranks is not None
-    summary = _launch(request, ranks)
-    if estimate is not None and summary.steps >= _MIN_STEPS_TO_CALIBRATE:
-        _calibrate(estimate, summary)
-    return summary
+    if is_rank_of_launcher() or ranks == 1 or (chosen is not None and chosen.mesh.size == 1 and ranks is None):
+        return _run_here(request, chosen, precision, ranks)
+    refuse_foreign_folder(folder)
+    with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
+        return _launch(launcher, request, _choose(launcher, request, chosen, ranks, precision))
 
 
-def _launch(request: RunRequest, ranks: int) -> RunSummary:
+def _run_here(
+    request: RunRequest, plan: Plan | None, precision: Sequence[str] | None, ranks: int | None
+) -> RunSummary | None:
+    """Train in this process: alone, or as a rank that another launcher started."""
+    from onecurve.device.world import World
+    from onecurve.verbs.run_worker import Training
+
+    world = World.from_environment()
+    if world is None:
+        refuse_foreign_folder(Path(request.out))
+        _refuse_precision(precision)
+        ranks_for(plan, ranks, None)
+    with StopRequest(alone=world is None) as stop:
+        return Training(request).train(plan, world or World(), stop)
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """How many ranks to start, and how they split the job."""
+
+    ranks: int
+    plan: Plan | None
+    estimate: Estimate | None = None
+    """The prediction for the plan, if it was found by this command."""
+
+
+def _choose(
+    launcher: LocalRanks, request: RunRequest, plan: Plan | None, ranks: int | None, precision: Sequence[str] | None
+) -> _Choice:
+    if plan is not None or ranks is not None:
+        _refuse_precision(precision)
+        return _Choice(ranks_for(plan, ranks, None), plan)
+    earlier = _plan_of_folder(Path(request.out), request.fresh)
+    precisions = read_precisions(precision or ["fp32"])
+    if earlier is not None and "global_batch" in request.change:  # it has the earlier batch; its precision stays
+        precisions = read_precisions(precision or [earlier.precision])
+        earlier = None
+    if earlier is not None:
+        return _Choice(earlier.mesh.size, earlier)
+    question = PlanRequest(script=request.script, arguments=request.arguments, precisions=tuple(precisions))
+    answer = launcher.ask("plan here", to_json(question))
+    if answer:
+        estimate = from_json(Estimate, answer.encode(), "plan")
+        return _Choice(estimate.plan.mesh.size, estimate.plan, estimate)
+    host = from_json(Cluster, launcher.ask("devices", "{}").encode(), "devices")
+    return _Choice(ranks_for(None, None, host), None)
+
+
+def _refuse_precision(precision: Sequence[str] | None) -> None:
+    if precision is not None:
+        raise OnecurveError("precision: only a run that plans by itself takes it; write it into the plan instead")
+
+
+def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice) -> RunSummary:
+    estimate, ranks = choice.estimate, choice.ranks
     if sys.stdout.isatty() and not request.quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="onecurve-run-") as scratch:
-        result = Path(scratch) / SUMMARY
-        stopped = launch("onecurve.verbs.rank", ["run", to_json(replace(request, result=str(result)))], ranks)
-        if stopped is not None and not result.exists():
-            raise InterruptError(
-                "interrupted before the ranks could finish; earlier checkpoints are unchanged", stopped
-            )
-        summary = from_plain(RunSummary, json.loads(result.read_text()), SUMMARY)
-    if stopped is not None and summary.interrupted and summary.ended != stopped:
-        # The ranks receive SIGINT whatever the signal was.
-        summary = replace(summary, ended=stopped)
-        replace_file(Path(request.out) / SUMMARY, [to_json(to_document(summary)).encode()])
+    if estimate is not None:
+        request = replace(request, predicted=estimate.seconds)
+    ended = launcher.run("run", to_json(request), ranks, choice.plan)
+    if ended.results is None:
+        raise InterruptError(
+            "interrupted before the ranks could finish; earlier checkpoints are unchanged", ended.signal or "SIGINT"
+        )
+    summary = from_plain(RunSummary, json.loads(ended.results[0]), "summary")
+    if estimate is not None and summary.steps >= _MIN_STEPS_TO_CALIBRATE:
+        question = CalibrationRequest(predicted=estimate.step, measured=summary.step_seconds)
+        launcher.ask("calibrate", to_json(question))
     return summary
 
 
@@ -156,38 +182,3 @@ def _plan_of_folder(folder: Path, fresh: bool) -> Plan | None:
     if file.exists() and (folder / CHECKPOINTS).exists() and not fresh:
         return read_toml(Plan, file)
     return None
-
-
-def _plan_here(
-    script: Path, arguments: Sequence[str], precisions: Sequence[Precision], say: Callable[[str], None]
-) -> Estimate | None:
-    """Return the best plan on this host, or None if the job cannot be planned: it is then run as it is."""
-    from onecurve.data.training_data import open_data
-    from onecurve.planner.clusters import this_host
-    from onecurve.planner.planner import Planner
-    from onecurve.verbs.probe import probe_this_host
-
-    job = load_job(script, arguments)
-    if job.manual_backward:
-        return None
-    cluster, data = this_host(probe_this_host, say), open_data(job)
-    try:
-        planner = Planner(job, data, cluster, precisions, say)
-    except OnecurveError as error:
-        say(f"no plan: {error}; the model is replicated on every rank")
-        return None
-    best = planner.best()
-    if best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS:
-        planner.time_model()
-        best = planner.best()
-    return best
-
-
-def _calibrate(estimate: Estimate, summary: RunSummary) -> None:
-    """Compare the prediction with the measured step time, and correct what is cached about this host."""
-    from onecurve.planner.clusters import cache_host, cached_host
-    from onecurve.predict.refinement import refined
-
-    cluster = cached_host()
-    if summary.step_seconds > 0 and cluster is not None:
-        cache_host(replace(cluster, constants=refined(cluster.constants, estimate.step, summary.step_seconds)))

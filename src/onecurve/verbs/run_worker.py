@@ -5,7 +5,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from onecurve.checkpoint.location import local_folder
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.convert import from_json, to_document, to_json, to_plain, to_toml
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import Ending, RunSummary
@@ -23,7 +24,7 @@ from onecurve.device.collectives import barrier
 from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.job.script import load_job
-from onecurve.launch.stop import StopRequest
+from onecurve.launch.stop import Stop
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink
@@ -42,7 +43,7 @@ from onecurve.runs.folder import (
     records_file,
     refuse_foreign_folder,
 )
-from onecurve.runtime.build import build_run
+from onecurve.runtime.build import RunBuilder, RunSettings
 from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
@@ -54,51 +55,73 @@ _MAX_SKIPPED_STEPS = 50
 _RECENT_STEPS = 1000
 
 
-def run_as_rank(request: str, stop: StopRequest) -> None:
-    """Entry point of a launched rank."""
-    asked = from_json(RunRequest, request.encode(), "request")
-    if asked.verbose:
-        log_to_stderr()
-    summary = train(asked, stop)
-    if summary is not None:
-        Path(asked.result).write_text(json.dumps(to_plain(summary)))  # Python's JSON keeps NaN
+class RunWorker:
+    """A launched rank's run, through all its generations."""
+
+    def __init__(self, request: str, _: Callable[[str], None]) -> None:
+        asked = from_json(RunRequest, request.encode(), "request")
+        if asked.verbose:
+            log_to_stderr()
+        self._training = Training(asked)
+
+    def __call__(self, world: World, stop: Stop, plan: Plan | None) -> str:
+        """Train in one generation; the result is the summary as JSON, on rank 0."""
+        summary = self._training.train(plan, world, stop)
+        return json.dumps(to_plain(summary)) if summary is not None else ""  # Python's JSON keeps NaN
 
 
-def train(request: RunRequest, stop: StopRequest) -> RunSummary | None:
-    """Do one rank's whole run; return the summary on rank 0."""
-    begin = time.perf_counter()
-    job = load_job(Path(request.script), request.arguments)
-    refuse_manual_backward(job, f"{request.script}: onecurve run cannot train it")
-    out = Path(request.out)
-    is_first = (World.from_environment() or World()).rank == 0
-    if is_first:
-        refuse_foreign_folder(out)
-    events: deque[SaveEvent] = deque()
-    proof = PlanProof(request) if request.check else None
-    run = build_run(
-        job,
-        request.plan,
-        out=out,
-        fresh=request.fresh,
-        change=request.change,
-        stop=stop,
-        lock=lock_run(out, job.save) if is_first else None,
-        on_event=events.append,
-        proof=proof,
-    )
-    with run:
-        if is_first and not run.resumed:
-            clear_previous_run(out, request.fresh)
-        barrier()
-        is_over = run.first_step == run.steps or run.out_of_patience
-        earlier = read_summary(out) if run.resumed and is_over else None
-        if earlier is not None:
-            return _say_ended(earlier, request.quiet) if is_first else None
+class Training:
+    """One rank's run."""
+
+    def __init__(self, request: RunRequest) -> None:
+        self._request, self._out = request, Path(request.out)
+        self._begin = time.perf_counter()
+        self._job = load_job(Path(request.script), request.arguments)
+        refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
+        self._events: deque[SaveEvent] = deque()
+        self._proof = PlanProof(request) if request.check else None
+        self._stop: Stop | None = None
+        settings = RunSettings(
+            out=self._out,
+            fresh=request.fresh,
+            change=request.change,
+            stop=lambda: self._stop is not None and self._stop(),
+            on_event=self._events.append,
+            proof=self._proof,
+        )
+        self._builder = RunBuilder(self._job, settings)
+
+    def train(self, plan: Plan | None, world: World, stop: Stop) -> RunSummary | None:
+        """Train in one generation, to the end or until a stop; return the summary on rank 0."""
+        self._stop = stop
+        request, out, is_first = self._request, self._out, world.rank == 0
         if is_first:
-            _write_origin(run, out, request, proof.key if proof is not None else "")
-        log = RunLog(_sinks(run, out, request), events)
+            refuse_foreign_folder(out)
+        lock = lock_run(out, self._job.save) if is_first else None
+        with self._builder.build(plan, world, lock) as run:
+            if is_first and not run.resumed:
+                clear_previous_run(out, request.fresh)
+            barrier()
+            is_over = run.first_step == run.steps or run.out_of_patience
+            earlier = read_summary(out) if run.resumed and is_over else None
+            if earlier is not None:
+                return _say_ended(earlier, request.quiet) if is_first else None
+            if is_first:
+                _write_origin(run, out, request, self._proof.key if self._proof is not None else "")
+            progress, best_weights = self._log_training(run)
+            if not is_first:
+                return None
+            ended = _ending(run, progress.steps, stop)
+            seconds = time.perf_counter() - self._begin
+            summary = progress.summary(run, out, ended, best_weights, seconds, request.predicted)
+            replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
+            return summary
+
+    def _log_training(self, run: Run) -> "tuple[LoopProgress, str | None]":
+        """Train, with records of it, and write the weights; return the progress and the file of the best weights."""
+        log = RunLog(_sinks(run, self._out, self._request), self._events)
         try:
-            log.start(run, request.predicted, proof.event if proof is not None else None)
+            log.start(run, self._request.predicted, self._proof.event if self._proof is not None else None)
             progress = _loop(run, log)
             if progress.steps < run.steps:
                 why = (
@@ -109,17 +132,10 @@ def train(request: RunRequest, stop: StopRequest) -> RunSummary | None:
                 log.write(EventRecord("stopped", f"after step {progress.steps} of {run.steps}{why}"))
             run.finish()
             log.write_events()
-            run.save(out / WEIGHTS)
-            best_weights = _save_best(run, out / BEST_WEIGHTS, log)
+            run.save(self._out / WEIGHTS)
+            return progress, _save_best(run, self._out / BEST_WEIGHTS, log)
         finally:
             log.close()
-        if not is_first:
-            return None
-        ended = _ending(run, progress.steps, stop)
-        seconds = time.perf_counter() - begin
-        summary = progress.summary(run, out, ended, best_weights, seconds, request.predicted)
-        replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
-        return summary
 
 
 @dataclass
@@ -248,7 +264,7 @@ def _log_step(log: RunLog, progress: LoopProgress, report: StepReport) -> None:
     log.write(record)
 
 
-def _ending(run: Run, steps: int, stop: StopRequest) -> Ending:
+def _ending(run: Run, steps: int, stop: Stop) -> Ending:
     if steps == run.steps:
         return "finished"
     return "early_stopping" if run.out_of_patience else stop.signal

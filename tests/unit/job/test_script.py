@@ -9,7 +9,8 @@ import pytest
 
 import onecurve as oc
 from harness import python
-from onecurve.job.script import load_job, script_path
+from onecurve.job.script import load_job
+from onecurve.job.script_path import script_path
 
 SCRIPT = """
 import onecurve as oc, torch

@@ -1,73 +1,188 @@
+import asyncio
 import json
-import socket
+import os
+import signal
+import subprocess
 import sys
-from types import SimpleNamespace
+import time
+from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
 
-from harness import python
-from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
-from onecurve.launch import failure_file
-from onecurve.launch.failure import first_failure
-from onecurve.launch.failure_file import lost_connection, write_failure
-from onecurve.launch.rendezvous import LoopbackRendezvous
+from harness import JOBS, python
+from onecurve.describe.assignment import RankFailure
+from onecurve.describe.errors import InterruptError, OnecurveError, UserCodeError, full_text
+from onecurve.launch import failure_report
+from onecurve.launch.failure import RankFailedError, first_failure
+from onecurve.launch.failure_report import lost_connection, report_failure, report_of
+from onecurve.launch.local import LocalRanks
+from onecurve.launch.message_socket import MessageSocket
 
 
-def test_each_generation_gets_a_new_store_on_the_loopback_device() -> None:
-    handler = LoopbackRendezvous("run")
-    first, second = handler.next_rendezvous(), handler.next_rendezvous()
-    info = second.bootstrap_store_info
-    assert info.master_addr == "127.0.0.1"
-    assert info.master_port != first.bootstrap_store_info.master_port
-    second.store.set("key", "value")
-    client = TCPStore("127.0.0.1", info.master_port, is_master=False)
-    assert client.get("generation-2/key") == b"value"
-    with socket.create_server(("127.0.0.2", info.master_port)):  # the store does not listen on other addresses
-        pass
+@pytest.fixture
+def program(monkeypatch):
+    """Makes a launcher of tests/jobs/rank_program.py, and collects what it says."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(JOBS), *filter(None, sys.path)]))
+    opened = []
+
+    def start(request: str = "{}") -> tuple[LocalRanks, list[str]]:
+        said: list[str] = []
+        opened.append(LocalRanks("rank_program", "work", request, said.append))
+        return opened[-1], said
+
+    yield start
+    for launcher in opened:
+        launcher.__exit__(None, None, None)
+
+
+def gone(pid: int) -> bool:
+    """True once the process has ended."""
+    for _ in range(100):
+        if not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] in "ZX":
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_one_template_is_forked_for_every_rank_and_every_start(program) -> None:
+    launcher, said = program()
+    answers = [[answer.split() for answer in launcher.run("work", "{}", 3).results] for _ in range(2)]
+    assert [[answer[2:] for answer in start] for start in answers] == 2 * [
+        [["0", "3", "True"], ["1", "3", "False"], ["2", "3", "False"]]
+    ]
+    assert len({answer[1] for start in answers for answer in start}) == 1  # their parent
+    assert len({answer[0] for start in answers for answer in start}) == 6
+    assert all(gone(int(answer[0])) for start in answers for answer in start)
+    assert launcher.run("say", "{}", 1).signal is None
+    assert said == ["rank 0 says it"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "message"),
+    [
+        ("fail", "rank 1 failed: .*ValueError: mine"),
+        ("exit", "rank 1 ended with exit status 1"),
+        ("kill", "rank 1 was killed by SIGKILL.*out of memory"),
+        ("lose", "rank 1 failed: .*the cause"),
+    ],
+)
+def test_the_failure_of_one_rank_ends_all_and_is_named(program, verb: str, message: str) -> None:
+    launcher, _ = program()
+    with pytest.raises(RankFailedError, match=f"(?s){message}"):
+        launcher.run(verb, "{}", 2)
+    assert launcher.run("work", "{}", 1).results is not None  # the template still serves
+
+
+@pytest.mark.parametrize(
+    ("request_text", "reason"),
+    [("thread", "1 more thread"), ("thread always", "1 more thread"), ("broken", "raised ImportError")],
+)
+def test_ranks_start_though_the_program_cannot_be_forked(program, request_text: str, reason: str) -> None:
+    launcher, said = program(request_text)
+    answers = [answer.split() for answer in launcher.run("work", "{}", 2).results]
+    assert [answer[2:4] for answer in answers] == [["0", "2"], ["1", "2"]]
+    assert len(said) == (1 if request_text == "thread" else 2)
+    assert reason in said[0]
+
+
+def test_a_signal_asks_the_ranks_to_stop_and_a_second_one_kills_them(program) -> None:
+    launcher, _ = program()
+    command = "import os, signal, sys, time; time.sleep(3); os.kill(int(sys.argv[1]), signal.SIGTERM)"
+    with subprocess.Popen([sys.executable, "-c", command, str(os.getpid())]):
+        ended = launcher.run("stop", "{}", 2)
+    assert ended.signal == "SIGTERM"
+    assert ended.results == ["SIGTERM", "SIGTERM"]
+
+
+def test_ranks_do_not_outlive_a_launcher_that_is_killed() -> None:
+    script = (
+        "import sys\nfrom onecurve.launch.local import LocalRanks\n"
+        "LocalRanks('rank_program', 'work', '{}', print).run('wait', '{}', 2)"
+    )
+    path = os.pathsep.join([str(JOBS), *filter(None, sys.path)])
+    with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": path}) as launcher:
+        pids: list[int] = []
+        deadline = time.monotonic() + 60
+        while len(pids) < 3 and time.monotonic() < deadline:
+            pids = _descendants(launcher.pid)
+            time.sleep(0.05)
+        assert len(pids) == 3  # the template and two ranks
+        launcher.kill()
+    assert all(gone(pid) for pid in pids)
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [
+        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _parent_of(entry) == pid
+    ]
+    return [*children, *(each for child in children for each in _descendants(child))]
+
+
+def _parent_of(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def test_a_notebook_with_a_running_event_loop_can_launch(program) -> None:
+    launcher, _ = program()
+
+    async def cell() -> int:
+        return len(launcher.run("work", "{}", 2).results)
+
+    assert asyncio.run(cell()) == 2
+
+
+def test_messages_of_any_length_and_descriptors_arrive() -> None:
+    ours, other = MessageSocket.pair()
+    theirs = MessageSocket(other)
+    text = "x" * 300_000
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        ours.send({"text": text})
+        ours.send({"kind": "pipe"}, reader)
+        os._exit(0)
+    assert theirs.receive() == {"text": text}
+    assert theirs.receive() == {"kind": "pipe"}
+    os.write(writer, b"through")
+    assert os.read(theirs.take_descriptor(), 100) == b"through"
+    ours.close()
+    assert theirs.receive() is None
+    assert theirs.is_closed
+    theirs.send({"nobody": "reads this"})
 
 
 CLOSED = "[third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:38018"
-KILLED = SimpleNamespace(error_file_data={"message": "<NONE>"}, timestamp=101, exitcode=-9)
-ENDED_BY_AGENT = SimpleNamespace(error_file_data={"message": "<NONE>"}, timestamp=100, exitcode=-15)
-ABORTED = SimpleNamespace(error_file_data={"message": "<NONE>"}, timestamp=100, exitcode=-6)
 
 
-@pytest.fixture(autouse=True)
-def no_wait(monkeypatch) -> None:
-    monkeypatch.setattr(failure_file, "_WAIT_SECONDS", 0.0)
+def failure(rank: int, error: Exception, at: float) -> RankFailure:
+    return RankFailure(rank=rank, **(report_of(error) | {"time": at}))
 
 
-def failure_of(error: Exception, tmp_path, monkeypatch, name: str, time: float):
-    path = tmp_path / name
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
-    assert write_failure(error)
-    data = json.loads(path.read_text()) | {"time": time}
-    return SimpleNamespace(error_file_data=data, timestamp=0, exitcode=1)
+def ended(rank: int, status: int, at: float = 101.0) -> RankFailure:
+    return RankFailure(rank=rank, time=at, exit_status=status)
 
 
-def test_the_earliest_failure_is_reported_with_its_rank(tmp_path, monkeypatch) -> None:
-    failures = {
-        0: failure_of(ValueError("later"), tmp_path, monkeypatch, "a", 5.2),
-        1: failure_of(UserCodeError("loss: it raised"), tmp_path, monkeypatch, "b", 5.1),
-    }
+def test_the_earliest_failure_is_reported_with_its_rank() -> None:
+    failures = [failure(0, ValueError("later"), 5.2), failure(1, UserCodeError("loss: it raised"), 5.1)]
     assert str(first_failure(failures)) == "rank 1 failed: loss: it raised"
 
 
-def test_a_lost_connection_is_not_the_cause_even_if_it_was_reported_earlier(tmp_path, monkeypatch) -> None:
+def test_a_lost_connection_is_not_the_cause_even_if_it_was_reported_earlier() -> None:
     in_forward = UserCodeError("model: forward raised RuntimeError")  # sharded parameters are gathered in forward
     in_forward.__cause__ = RuntimeError(CLOSED)
-    for lost in (RuntimeError(CLOSED), RuntimeError("Broken pipe"), in_forward):
-        first = failure_of(lost, tmp_path, monkeypatch, "a", 5.0)
-        true = failure_of(UserCodeError("loss: it raised"), tmp_path, monkeypatch, "b", 9.0)
-        assert str(first_failure({0: first, 1: true})) == "rank 1 failed: loss: it raised"
-        assert "rank 1 was killed by SIGKILL" in str(first_failure({0: first, 1: KILLED}))
-        assert "rank 1 was killed by SIGABRT" in str(first_failure({0: first, 1: ABORTED}))
+    for error in (RuntimeError(CLOSED), RuntimeError("Broken pipe"), in_forward):
+        lost = failure(0, error, 5.0)
+        assert str(first_failure([lost, failure(1, UserCodeError("loss: it raised"), 9.0)])) == (
+            "rank 1 failed: loss: it raised"
+        )
+        assert "rank 1 was killed by SIGKILL" in str(first_failure([lost, ended(1, -signal.SIGKILL)]))
+        assert "rank 1 was killed by SIGABRT" in str(first_failure([lost, ended(1, -signal.SIGABRT)]))
 
 
-def test_if_only_connections_were_lost_it_is_said(tmp_path, monkeypatch) -> None:
-    lost = failure_of(RuntimeError(CLOSED), tmp_path, monkeypatch, "a", 5.0)
-    message = str(first_failure({0: ENDED_BY_AGENT, 1: lost}))
+def test_if_only_connections_were_lost_it_is_said() -> None:
+    message = str(first_failure([failure(1, RuntimeError(CLOSED), 5.0)]))
     assert message == f"rank 1 failed: the connection to another rank was lost: RuntimeError: {CLOSED}"
 
 
@@ -77,52 +192,50 @@ def test_a_connection_of_the_users_own_code_is_not_one_between_ranks() -> None:
     assert lost_connection(error) == ""
 
 
-def test_an_abort_is_not_the_cause_if_another_rank_has_an_error(tmp_path, monkeypatch) -> None:
-    failed = failure_of(ValueError("mine"), tmp_path, monkeypatch, "a", 100.7)
-    assert "ValueError: mine" in str(first_failure({0: ABORTED, 1: failed}))
+def test_an_abort_is_not_the_cause_if_another_rank_has_an_error() -> None:
+    failures = [ended(0, -signal.SIGABRT), failure(1, ValueError("mine"), 100.7)]
+    assert "ValueError: mine" in str(first_failure(failures))
+
+
+def test_an_input_error_is_reported_without_a_rank() -> None:
+    error = first_failure([failure(3, OnecurveError("plan: bad"), 1.0)])
+    assert str(error) == "plan: bad"
+    assert error.is_input_error
+
+
+def test_a_killed_rank_is_the_cause_of_errors_that_were_reported_before_it_was_noticed() -> None:
+    failures = [failure(0, ValueError("a consequence"), 100.2), ended(1, -signal.SIGKILL)]
+    assert "rank 1 was killed by SIGKILL" in str(first_failure(failures))
+
+
+def test_an_interrupt_is_marked() -> None:
+    assert report_of(InterruptError("interrupted", "SIGINT"))["is_interrupt"]
+    assert not report_of(ValueError("x"))["is_interrupt"]
+
+
+def test_torchrun_gets_the_failure_in_its_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(failure_report, "_WAIT_SECONDS", 0.0)
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    assert report_failure(UserCodeError("loss: it raised"))
+    assert json.loads(path.read_text())["message"]["extraInfo"]["py_callstack"] == "loss: it raised"
+    assert report_failure(RuntimeError(CLOSED))
+    assert "connection to another rank was lost" in json.loads(path.read_text())["message"]["message"]
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "missing" / "error.json"))
+    assert not report_failure(ValueError("nobody reads it"))
 
 
 def test_a_rank_that_cannot_import_torch_reports_it(tmp_path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so is broken')")
-    file = tmp_path / "error.json"
-    path = ":".join([str(tmp_path), *filter(None, sys.path)])
-    failed = python("-m", "onecurve.verbs.rank", "run", "{}", TORCHELASTIC_ERROR_FILE=str(file), PYTHONPATH=path)
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    failed = python("-m", "onecurve", "check", str(JOBS / "small.py"), "--plan", "replicate2 mb4", PYTHONPATH=path)
     assert failed.returncode == 1
-    assert failed.stderr == ""
-    failure = SimpleNamespace(error_file_data=json.loads(file.read_text()), timestamp=0, exitcode=1)
-    assert "libtorch.so is broken" in str(first_failure({0: failure}))
+    assert "libtorch.so is broken" in failed.stderr
 
 
-def test_a_failure_that_cannot_be_written_is_printed_by_the_rank(tmp_path) -> None:
-    missing = str(tmp_path / "missing" / "error.json")
-    failed = python("-m", "onecurve.verbs.rank", "run", "{}", TORCHELASTIC_ERROR_FILE=missing)
-    assert failed.returncode == 1
-    assert "request" in failed.stderr
-
-
-def test_an_input_error_is_reported_without_a_rank(tmp_path, monkeypatch) -> None:
-    failures = {3: failure_of(OnecurveError("plan: bad"), tmp_path, monkeypatch, "a", 1.0)}
-    assert str(first_failure(failures)) == "plan: bad"
-
-
-def test_a_killed_rank_is_reported_with_the_signal() -> None:
-    killed = SimpleNamespace(error_file_data={"message": "<NONE>"}, timestamp=3, exitcode=-9)
-    assert "rank 2 was killed by SIGKILL" in str(first_failure({2: killed}))
-
-
-def test_ranks_that_the_agent_ended_are_never_the_cause(tmp_path, monkeypatch) -> None:
-    failed = failure_of(OnecurveError("plan: bad"), tmp_path, monkeypatch, "a", 100.7)
-    assert str(first_failure({0: ENDED_BY_AGENT, 1: failed})) == "plan: bad"
-
-
-def test_a_killed_rank_is_the_cause_of_errors_that_were_written_before_it_was_noticed(tmp_path, monkeypatch) -> None:
-    survivor = failure_of(ValueError("a consequence"), tmp_path, monkeypatch, "a", 100.2)
-    assert "rank 1 was killed by SIGKILL" in str(first_failure({0: survivor, 1: KILLED}))
-
-
-def test_no_failure_is_written_without_an_agent(monkeypatch) -> None:
+def test_no_failure_is_reported_without_a_launcher(monkeypatch) -> None:
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
-    assert not write_failure(ValueError("x"))
+    assert not report_failure(ValueError("x"))
 
 
 def test_tracebacks_begin_in_user_code() -> None:
@@ -137,3 +250,8 @@ def test_tracebacks_begin_in_user_code() -> None:
     assert text.startswith("data: it raised")
     assert "KeyError: 'mine'" in text
     assert full_text(OnecurveError("short")) == "short"
+
+
+def test_the_launcher_does_not_import_torch() -> None:
+    code = "import sys, onecurve.cli, onecurve.verbs.run, onecurve.verbs.check, onecurve.verbs.probe"
+    assert python("-c", f"{code}; sys.exit('torch' in sys.modules)").returncode == 0

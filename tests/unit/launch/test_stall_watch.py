@@ -3,6 +3,7 @@
 import json
 
 from harness import python
+from onecurve.launch.failure_report import RankStalledError, report_of
 
 SCRIPT = """
 import threading, time
@@ -24,7 +25,8 @@ def test_a_rank_without_progress_ends_with_its_position(tmp_path) -> None:
     failure = json.loads(file.read_text())
     text = failure["message"]["message"]
     assert "plan mb8: no progress for 1 s; the rank waits in wait (threading.py:" in text
-    assert not failure["own"]  # an error in the user's input would be a refusal of the plan
+    # An error in the user's input would be a refusal of the plan.
+    assert not report_of(RankStalledError("plan mb8: no progress"))["is_input_error"]
 
 
 def test_a_rank_that_leaves_in_time_goes_on() -> None:

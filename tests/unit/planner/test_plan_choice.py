@@ -1,11 +1,11 @@
 import pytest
 
+from onecurve.describe.assignment import Assignment
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json, write_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.describe.requests import RunRequest
 from onecurve.planner.plan_choice import ranks_for, read_plan, read_precisions
 
 PLAN = Plan(Mesh(pipeline=2), 3, 4, stages=(3, 1), layouts={"head.weight": "dim 0"})
@@ -21,11 +21,19 @@ def test_a_plan_is_read_from_text_a_file_or_as_it_is(tmp_path) -> None:
     assert read_plan("auto") is None
 
 
-def test_a_request_carries_the_full_plan_to_the_ranks() -> None:
-    request = RunRequest(
-        script="a.py", arguments=("lr=1",), plan=PLAN, out="runs/a", fresh=False, quiet=True, tensorboard=False
+def test_an_assignment_carries_the_full_plan_to_the_ranks() -> None:
+    assignment = Assignment(
+        generation=1,
+        rank=0,
+        size=2,
+        local_rank=0,
+        local_size=2,
+        store_host="127.0.0.1",
+        store_port=1,
+        interface="lo",
+        plan=PLAN,
     )
-    assert from_json(RunRequest, to_json(request).encode(), "request") == request
+    assert from_json(Assignment, to_json(assignment).encode(), "assignment") == assignment
 
 
 def test_the_number_of_ranks_follows_from_the_plan_or_the_devices() -> None:

@@ -123,5 +123,5 @@ def test_a_check_that_a_signal_interrupts_names_it(tmp_path) -> None:
         script=SMALL, arguments=(), plans=(), ranks=2, steps=1, precision="fp64", quiet=True, folder=str(tmp_path)
     )
     with pytest.raises(InterruptError, match="interrupted by SIGTERM before all plans were checked") as caught:
-        check_in_ranks(request, lambda _: "SIGTERM")
+        check_in_ranks(request, lambda: "SIGTERM")
     assert caught.value.signal == "SIGTERM"

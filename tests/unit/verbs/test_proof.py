@@ -31,7 +31,6 @@ def agenda(plan: str, folder: Path) -> ProofAgenda:
     request = RunRequest(
         script=str(script),
         arguments=(),
-        plan=Plan.parse(plan),
         out=str(folder),
         fresh=False,
         quiet=True,

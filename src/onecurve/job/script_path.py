@@ -1,0 +1,55 @@
+"""The path of the user's script. This module does not import torch."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from onecurve.describe.errors import OnecurveError
+
+if TYPE_CHECKING:
+    from onecurve.job.job import Job
+
+Script: TypeAlias = "str | Path | Callable[..., Job]"
+"""The Python file that defines job(), or that function itself."""
+
+importing: list[Path] = []
+"""Scripts that are being imported."""
+
+
+def script_path(script: Script, verb: str) -> Path:
+    """Return the path of a job's script. `verb` is what the caller does with it, for messages.
+
+    The ranks are new processes: they import a file and call its job(). So a function is accepted if it is what they
+    will find, the function `job` of a file's module.
+    """
+    if importing:
+        raise OnecurveError(
+            f"{importing[-1]}: it calls onecurve.{verb} while it is imported, which every rank does; put the call "
+            "under if __name__ == '__main__':"
+        )
+    path = Path(script) if isinstance(script, str | Path) else _file_of(script)
+    if path is None:
+        name = getattr(script, "__qualname__", None)
+        given = f"the function {name!r}" if name else f"an object of type {type(script).__name__}"
+        raise OnecurveError(
+            f"{verb}: got {given}; ranks are new processes that import a file, so give the path of the Python file "
+            "that defines job(), or a function named 'job' at the top level of a file"
+        )
+    refuse_missing(path)
+    return path
+
+
+def refuse_missing(path: Path) -> None:
+    """Refuse a path that is not a file."""
+    if not path.is_file():
+        problem = "it is a folder" if path.is_dir() else "no such file"
+        raise OnecurveError(f"{path}: {problem}; give the Python file that defines job()")
+
+
+def _file_of(function: object) -> Path | None:
+    """The file whose `job` is this function, or None if there is none, as for a nested function or in a notebook."""
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    is_job = callable(function) and getattr(module, "job", None) is function
+    return Path(file) if is_job and file is not None and Path(file).is_file() else None

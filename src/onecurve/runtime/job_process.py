@@ -1,0 +1,43 @@
+"""What a rank process makes once and uses in every generation: the job, its data, loader processes, trial results."""
+
+from collections.abc import Mapping
+
+from onecurve.data.training_data import open_data
+from onecurve.describe.plan import Plan
+from onecurve.job.job import Job
+from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.runtime.assembly import TrialResults, first_names, refuse_sparse_gradients, refuse_unmatched_groups
+from onecurve.runtime.fingerprint import fingerprint
+from onecurve.runtime.loaders import Loaders, open_loaders
+
+
+class JobProcess:
+    """A job in this process. Make it before the process has threads: the loader processes are forked from it."""
+
+    def __init__(self, job: Job, plan: Plan, data_rank: int, workers: int) -> None:
+        """`plan`, `data_rank`: of the first generation. `workers`: loader processes per loader."""
+        self.job = job
+        self.data = open_data(job)
+        self.loaders = open_loaders(job, self.data, plan, data_rank, workers)
+        self.trials = TrialResults()
+        self._unused: DeferredModel | None = defer_init(job.model, job.seed)
+        deferred = self._unused
+        refuse_unmatched_groups(job, deferred)
+        refuse_sparse_gradients(deferred)
+        self.fingerprint: Mapping[str, str] = fingerprint(job, deferred.module, self.data)
+        self.first_name_of = first_names(deferred.module)
+        """Every name of a parameter or buffer → the first name of the same tensor."""
+        self.parameters = deferred.parameters
+        self.model_messages = deferred.messages
+
+    def assign(self, plan: Plan, data_rank: int) -> Loaders:
+        """Let the loaders read the shares of this plan and rank."""
+        self.loaders.training.assign(plan, data_rank)
+        if self.loaders.evaluation is not None:
+            self.loaders.evaluation.assign(plan, data_rank)
+        return self.loaders
+
+    def deferred(self) -> DeferredModel:
+        """Return the model without memory. Each generation builds its part from one of its own."""
+        deferred, self._unused = self._unused or defer_init(self.job.model, self.job.seed), None
+        return deferred

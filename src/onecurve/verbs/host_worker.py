@@ -1,0 +1,70 @@
+"""Answers what a launcher, which does not import torch, must know about this host: its devices, and a plan for it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from onecurve.data.training_data import open_data
+from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.estimate import Estimate
+from onecurve.describe.plan import Plan
+from onecurve.describe.requests import CalibrationRequest, PlanRequest
+from onecurve.device.device import local_cluster
+from onecurve.device.world import World
+from onecurve.job.script import load_job
+from onecurve.launch.stop import Stop
+from onecurve.planner.clusters import cache_host, cached_host, this_host
+from onecurve.planner.planner import Planner
+from onecurve.predict.refinement import refined
+from onecurve.verbs.probe import probe_this_host
+
+Say = Callable[[str], None]
+Answer = Callable[[str, Say], str]
+"""(request, say) → answer."""
+
+_SHORT_RUN_SECONDS = 120.0
+"""A run that is predicted to take less is not worth timing its model."""
+
+
+def answer_maker(verb: str) -> Callable[[str, Say], Callable[[World, Stop, Plan | None], str]]:
+    """Return the function that makes the worker for a question of the launcher."""
+    answer = {"devices": _devices, "plan here": _plan_here, "calibrate": _calibrate}[verb]
+    return lambda request, say: lambda _, __, ___: answer(request, say)
+
+
+def _devices(_: str, __: Say) -> str:
+    return to_json(local_cluster())
+
+
+def _plan_here(request: str, say: Say) -> str:
+    """The best plan on this host as JSON, or "" if the job cannot be planned: it is then run as it is."""
+    asked = from_json(PlanRequest, request.encode(), "request")
+    estimate = _best_plan(asked, say)
+    return to_json(estimate) if estimate is not None else ""
+
+
+def _best_plan(asked: PlanRequest, say: Say) -> Estimate | None:
+    job = load_job(Path(asked.script), asked.arguments)
+    if job.manual_backward:
+        return None
+    cluster, data = this_host(probe_this_host, say), open_data(job)
+    try:
+        planner = Planner(job, data, cluster, asked.precisions, say)
+    except OnecurveError as error:
+        say(f"no plan: {error}; the model is replicated on every rank")
+        return None
+    best = planner.best()
+    if best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS:
+        planner.time_model()
+        best = planner.best()
+    return best
+
+
+def _calibrate(request: str, _: Say) -> str:
+    """Compare a prediction with the measured step time, and correct what is cached about this host."""
+    asked = from_json(CalibrationRequest, request.encode(), "request")
+    cluster = cached_host()
+    if asked.measured > 0 and cluster is not None:
+        cache_host(replace(cluster, constants=refined(cluster.constants, asked.predicted, asked.measured)))
+    return ""

@@ -1,0 +1,3 @@
+"""The name of the program that launchers start as ranks."""
+
+PROGRAM = "onecurve.verbs.rank"
