@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from onecurve.apply.absent_module import AbsentModule, copy_forward_hooks
 from onecurve.apply.shape_inference import ModuleOutputs, ShapeInference
 from onecurve.describe.dataflow import BlockOutput, Dataflow
 from onecurve.describe.errors import OnecurveError
@@ -32,27 +33,6 @@ class StageSpan:
 
     begin: int
     end: int
-
-
-class AbsentModule(nn.Module):
-    """A placeholder for a module that another stage holds.
-
-    Its forward returns what `output` returns; other attributes are read from the original module.
-    """
-
-    def __init__(self, module: nn.Module, output: Callable[[], Any]) -> None:
-        super().__init__()
-        self.__dict__["_original"] = module  # not registered: this rank does not hold its parameters
-        self._output = output
-
-    def forward(self, *_: Any, **__: Any) -> Any:
-        return self._output()
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["_original"], name)
 
 
 class PartialForward:
@@ -92,6 +72,8 @@ class PartialForward:
         ]
         """The modules around blocks and units. Every stage holds the parameters that these own directly."""
         self._modules = {name: model.get_submodule(name) for name in self.local_names}
+        self._engine_hooks: set[int] = set()
+        """Ids of the forward hooks that are not the model's own."""
 
     def names_of(self, span: StageSpan) -> list[str]:
         """The blocks and units of one stage."""
@@ -109,6 +91,7 @@ class PartialForward:
         for module in self._modules.values():
             module.register_forward_pre_hook(lambda *_: self._advance())
             module.register_forward_hook(lambda *_: self._advance())
+        self._engine_hooks = {number for module in self._modules.values() for number in module._forward_hooks}
 
     def run(
         self, span: StageSpan, micro: MicroBatch, received: Sequence[Tensor], reseed: Reseed = lambda _: None
@@ -148,8 +131,8 @@ class PartialForward:
         if returned[1] != expected[1]:
             raise OnecurveError(
                 f"model: its output has {len(expected[0])} values, but {len(returned[0])} on the last pipeline stage, "
-                "because it collects outputs of modules that other stages hold (hidden states, router logits); do not "
-                "return them, or use another axis"
+                "because it collects outputs of modules inside blocks that other stages hold (attention weights, "
+                "router logits); do not return them, or use another axis"
             )
 
     def boundary_shapes(self, end: int, micro: MicroBatch) -> list[Tensor]:
@@ -178,6 +161,13 @@ class PartialForward:
         finally:
             for name in others:
                 self._model.set_submodule(name, self._modules[name])
+            for name in self.local_names if len(self._names_by_span) > 1 else ():
+                self._share_new_hooks(self._modules[name], self._placeholders[name])
+
+    def _share_new_hooks(self, module: nn.Module, placeholder: nn.Module) -> None:
+        """A model may register hooks in its first forward, which sees only one of the two."""
+        copy_forward_hooks(module, placeholder, self._engine_hooks)
+        copy_forward_hooks(placeholder, module, self._engine_hooks)
 
     def _placeholder_output(self, name: str, number: int | None) -> Callable[[], Any]:
         """Return the function that computes the output of an absent module; `number` is None for a unit."""

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.running_buffers import average
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
@@ -24,7 +25,7 @@ def synchronize(module: nn.Module, group: Group, tensor_parallel: bool = False) 
     if group is None:
         return
     for name, submodule in module.named_modules():
-        if isinstance(submodule, _BatchNorm):
+        if isinstance(submodule, _BatchNorm) and not isinstance(submodule, AbsentModule):
             if tensor_parallel:
                 raise OnecurveError(
                     f"model: batch norm {name!r} cannot be synchronized over data-parallel ranks in a model that is "
@@ -36,7 +37,7 @@ def synchronize(module: nn.Module, group: Group, tensor_parallel: bool = False) 
 
 def average_statistics(module: nn.Module, group: Group) -> None:
     """Set running means and variances to their averages over the group."""
-    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and norm.running_mean is not None]
+    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and not isinstance(norm, AbsentModule)]
     average([buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None], group)
 
 

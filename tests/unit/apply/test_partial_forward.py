@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import onecurve as oc
 from onecurve.apply.partial_forward import PartialForward, StageSpan
 from onecurve.apply.shape_inference import ShapeInference
 from onecurve.data.training_data import open_data
+from onecurve.describe.dataflow import Dataflow
 from onecurve.job.batch import MicroBatch
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
@@ -56,8 +58,13 @@ class Points:
         return torch.randn(4), torch.randn(4)
 
 
-def run_stages(build: Callable[[], nn.Module], boundaries: list[int]) -> tuple[list[Tensor], nn.Module, MicroBatch]:
-    """Return the last stage's output, the full model, and the micro-batch that was used."""
+def run_stages(
+    build: Callable[[], nn.Module], boundaries: list[int], ranks: int | None = None
+) -> tuple[list[Tensor], nn.Module, MicroBatch]:
+    """Return the last stage's output, the full model, and the micro-batch that was used.
+
+    Stages are assigned to `ranks` round robin; by default each stage has a rank of its own.
+    """
     job = oc.Job(
         model=build,
         loss=lambda output, target: (output - target).mean(1),
@@ -68,16 +75,25 @@ def run_stages(build: Callable[[], nn.Module], boundaries: list[int]) -> tuple[l
     )
     data = open_data(job)
     dataflow, micro = TracedModel(job, data).dataflow, data.micro(0, 4)
+    spans = [StageSpan(begin, end) for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)])]
+    ranks = ranks or len(spans)
+    models = [_rank_model(build, job, dataflow, spans[rank::ranks]) for rank in range(ranks)]
     passed: list[Tensor] = []
-    for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)]):
-        deferred = defer_init(build, job.seed)
-        names = [*dataflow.blocks, *dataflow.units]
-        shapes = ShapeInference(deferred.trace_copy(), names, CPU, torch.float32, torch.no_grad)
-        model = PartialForward(deferred.module, dataflow, [StageSpan(begin, end)], shapes, CPU)
-        Materializer(deferred.recorder, CPU).materialize(deferred.module)
-        model.register_output_hooks()
-        passed = model.run(StageSpan(begin, end), micro, passed, torch.manual_seed)
+    for number, span in enumerate(spans):
+        passed = models[number % ranks].run(span, micro, passed, torch.manual_seed)
     return passed, build_real(build, job.seed), micro
+
+
+def _rank_model(
+    build: Callable[[], nn.Module], job: oc.Job, dataflow: Dataflow, spans: list[StageSpan]
+) -> PartialForward:
+    deferred = defer_init(build, job.seed)
+    names = [*dataflow.blocks, *dataflow.units]
+    shapes = ShapeInference(deferred.trace_copy(), names, CPU, torch.float32, torch.no_grad)
+    model = PartialForward(deferred.module, dataflow, spans, shapes, CPU)
+    Materializer(deferred.recorder, CPU).materialize(deferred.module)
+    model.register_output_hooks()
+    return model
 
 
 class Shuffling(Skipping):
@@ -105,4 +121,52 @@ def test_stages_compute_the_same_output_as_the_full_model(boundaries: list[int])
 @pytest.mark.parametrize("boundaries", [[1], [2], [1, 2, 3]])
 def test_a_block_output_may_be_changed_in_place(boundaries: list[int]) -> None:
     output, model, micro = run_stages(lambda: Skipping(inplace=True), boundaries)
+    assert torch.equal(output, micro.forward(model))
+
+
+class Collecting(Skipping):
+    """Collects the outputs of its blocks with forward hooks, and computes with them at the end."""
+
+    def __init__(self, lazy: bool) -> None:
+        super().__init__()
+        self.lazy = lazy
+        self.collected: list[Tensor] = []
+        if not lazy:
+            self.register()
+
+    def register(self) -> None:
+        for module in self.modules():
+            if isinstance(module, Block):  # by class, as Hugging Face models do
+                module.register_forward_hook(self.collect)
+
+    def collect(self, _: nn.Module, __: Any, output: Tensor) -> None:
+        self.collected.append(output.sin())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.lazy:
+            self.register()
+            self.lazy = False
+        self.collected.clear()
+        for block in self.blocks:
+            x = block(x * self.scale)
+        return x + torch.stack(self.collected).mean(0)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("boundaries", "ranks"), [([1], 2), ([1, 2, 3], 4), ([1, 2, 3], 2)])
+def test_hooks_of_the_model_collect_outputs_of_all_stages(boundaries: list[int], ranks: int, lazy: bool) -> None:
+    output, model, micro = run_stages(lambda: Collecting(lazy), boundaries, ranks)
+    assert torch.equal(output, micro.forward(model))
+
+
+class Doubling(Skipping):
+    """Has a hook that replaces the output of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0].register_forward_hook(lambda *call: 2 * call[-1])
+
+
+def test_a_hook_that_replaces_an_output_does_so_once() -> None:
+    output, model, micro = run_stages(Doubling, [1, 2])
     assert torch.equal(output, micro.forward(model))

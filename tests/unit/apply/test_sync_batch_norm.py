@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.sync_batch_norm import average_statistics, synchronize
 
 
@@ -51,3 +52,11 @@ def test_averaging_one_rank_changes_nothing(group) -> None:
     before = norm.running_var.clone()
     average_statistics(norm, group)
     assert torch.equal(norm.running_var, before)
+
+
+def test_a_batch_norm_of_another_pipeline_stage_is_left_alone(group) -> None:
+    absent = AbsentModule(nn.BatchNorm1d(3, device="meta"), lambda: torch.zeros(2, 3))
+    model = nn.Sequential(absent, nn.BatchNorm1d(3))
+    synchronize(model, group)
+    average_statistics(model, group)
+    assert torch.equal(model(torch.randn(2, 3)), torch.zeros(2, 3))
