@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import onecurve as oc
 from onecurve.apply.partial_forward import PartialForward, StageSpan
 from onecurve.apply.shape_inference import ShapeInference
 from onecurve.data.training_data import open_data
-from onecurve.describe.dataflow import Dataflow
 from onecurve.job.batch import MicroBatch
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
@@ -60,11 +60,16 @@ class Points:
 
 def run_stages(
     build: Callable[[], nn.Module], boundaries: list[int], ranks: int | None = None
-) -> tuple[list[Tensor], nn.Module, MicroBatch]:
-    """Return the last stage's output, the full model, and the micro-batch that was used.
+) -> tuple[Tensor, nn.Module, MicroBatch]:
+    """Return the last stage's output, the full model, and the micro-batch that was used."""
+    output, _, micro = run_stages_of_ranks(build, boundaries, ranks or len(boundaries) + 1)
+    return output, build_real(build, 0), micro
 
-    Stages are assigned to `ranks` round robin; by default each stage has a rank of its own.
-    """
+
+def run_stages_of_ranks(
+    build: Callable[[], nn.Module], boundaries: list[int], ranks: int
+) -> tuple[Tensor, list[nn.Module], MicroBatch]:
+    """Run the stages, assigned to `ranks` round robin; return the output, each rank's model, and the micro-batch."""
     job = oc.Job(
         model=build,
         loss=lambda output, target: (output - target).mean(1),
@@ -76,24 +81,19 @@ def run_stages(
     data = open_data(job)
     dataflow, micro = TracedModel(job, data).dataflow, data.micro(0, 4)
     spans = [StageSpan(begin, end) for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)])]
-    ranks = ranks or len(spans)
-    models = [_rank_model(build, job, dataflow, spans[rank::ranks]) for rank in range(ranks)]
-    passed: list[Tensor] = []
+    models, forwards = [], []
+    for rank in range(ranks):
+        deferred = defer_init(build, job.seed)
+        names = [*dataflow.blocks, *dataflow.units]
+        shapes = ShapeInference(deferred.trace_copy(), names, CPU, torch.float32, torch.no_grad)
+        forwards.append(PartialForward(deferred.module, dataflow, spans[rank::ranks], shapes, CPU))
+        Materializer(deferred.recorder, CPU).materialize(deferred.module)
+        forwards[-1].register_output_hooks()
+        models.append(deferred.module)
+    passed: Any = []
     for number, span in enumerate(spans):
-        passed = models[number % ranks].run(span, micro, passed, torch.manual_seed)
-    return passed, build_real(build, job.seed), micro
-
-
-def _rank_model(
-    build: Callable[[], nn.Module], job: oc.Job, dataflow: Dataflow, spans: list[StageSpan]
-) -> PartialForward:
-    deferred = defer_init(build, job.seed)
-    names = [*dataflow.blocks, *dataflow.units]
-    shapes = ShapeInference(deferred.trace_copy(), names, CPU, torch.float32, torch.no_grad)
-    model = PartialForward(deferred.module, dataflow, spans, shapes, CPU)
-    Materializer(deferred.recorder, CPU).materialize(deferred.module)
-    model.register_output_hooks()
-    return model
+        passed = forwards[number % ranks].run(span, micro, passed, torch.manual_seed)
+    return passed, models, micro
 
 
 class Shuffling(Skipping):
@@ -170,3 +170,51 @@ class Doubling(Skipping):
 def test_a_hook_that_replaces_an_output_does_so_once() -> None:
     output, model, micro = run_stages(Doubling, [1, 2])
     assert torch.equal(output, micro.forward(model))
+
+
+class DropoutBlock(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
+class Checkpointed(Skipping):
+    """Calls torch.utils.checkpoint itself for every `segment` blocks; 0: it does not."""
+
+    def __init__(self, segment: int, reentrant: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(DropoutBlock() for _ in range(4))
+        self.segment, self.reentrant = segment, reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for number in range(0, 4, self.segment or 1):
+            run = nn.Sequential(*self.blocks[number : number + self.segment]) if self.segment else self.blocks[number]
+            x = checkpoint(run, x, use_reentrant=self.reentrant) if self.segment else run(x)
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "ranks", "segment", "reentrant"),
+    [([1], 2, 1, False), ([1], 2, 1, True), ([1], 2, 2, False), ([1, 2, 3], 2, 4, True)],
+)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_stage_recomputes_what_the_model_checkpoints(
+    boundaries: list[int], ranks: int, segment: int, reentrant: bool
+) -> None:
+    expected = gradients_of_stages(lambda: Checkpointed(0), boundaries, ranks)
+    gradients = gradients_of_stages(lambda: Checkpointed(segment, reentrant), boundaries, ranks)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, msg=name)
+
+
+def gradients_of_stages(build: Callable[[], nn.Module], boundaries: list[int], ranks: int) -> dict[str, Tensor]:
+    """Return the gradients of the squared output, summed over the ranks."""
+    output, models, _ = run_stages_of_ranks(build, boundaries, ranks)
+    output.square().sum().backward()
+    gradients: dict[str, Tensor] = {}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                gradients[name] = gradients.get(name, 0) + parameter.grad
+    return gradients
