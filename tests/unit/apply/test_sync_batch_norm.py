@@ -7,6 +7,7 @@ from torch import nn
 
 from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.sync_batch_norm import average_statistics, synchronize
+from onecurve.describe.errors import OnecurveError
 
 
 @pytest.fixture
@@ -16,8 +17,21 @@ def group(tmp_path):
     dist.destroy_process_group()
 
 
+class NormWithActivation(nn.BatchNorm1d):
+    """A batch norm with a forward of its own, as many libraries of vision models have."""
+
+    def forward(self, x):
+        return torch.nn.functional.silu(super().forward(x))
+
+
 @pytest.mark.parametrize(
-    ("kind", "shape"), [(nn.BatchNorm1d, (6, 3)), (nn.BatchNorm1d, (4, 3, 5)), (nn.BatchNorm2d, (4, 3, 5, 2))]
+    ("kind", "shape"),
+    [
+        (nn.BatchNorm1d, (6, 3)),
+        (nn.BatchNorm1d, (4, 3, 5)),
+        (nn.BatchNorm2d, (4, 3, 5, 2)),
+        (NormWithActivation, (6, 3)),
+    ],
 )
 @pytest.mark.parametrize(
     "settings", [{}, {"affine": False}, {"momentum": None}, {"track_running_stats": False}, {"eps": 0.1}]
@@ -44,6 +58,19 @@ def test_synchronized_batch_norm_equals_torchs_own(group, kind, shape, settings)
     for (name, buffer), expected in zip(ours.named_buffers(), theirs.buffers(), strict=True):
         torch.testing.assert_close(buffer, expected, msg=name)
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
+
+
+class NormByHand(nn.BatchNorm1d):
+    def forward(self, x):
+        return (x - x.mean(0)) / x.std(0)
+
+
+def test_a_batch_norm_that_cannot_be_synchronized_is_refused(group) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), NormByHand(3))
+    synchronize(model, group)
+    with pytest.raises(OnecurveError, match=r"batch norm '1' of class NormByHand .* Job\(batch_norm='local'\)"):
+        model(torch.randn(4, 3))
+    model.eval()(torch.randn(4, 3))
 
 
 def test_averaging_one_rank_changes_nothing(group) -> None:
