@@ -9,14 +9,16 @@ between the blocks is repeated on every stage that needs it.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from onecurve.apply.absent_module import AbsentModule, copy_forward_hooks
+from onecurve.apply.model_checkpoints import model_checkpoints
 from onecurve.apply.shape_inference import ModuleOutputs, ShapeInference
 from onecurve.describe.dataflow import BlockOutput, Dataflow
 from onecurve.describe.errors import OnecurveError
@@ -34,27 +36,6 @@ class StageSpan:
     end: int
 
 
-class AbsentModule(nn.Module):
-    """A placeholder for a module that another stage holds.
-
-    Its forward returns what `output` returns; other attributes are read from the original module.
-    """
-
-    def __init__(self, module: nn.Module, output: Callable[[], Any]) -> None:
-        super().__init__()
-        self.__dict__["_original"] = module  # not registered: this rank does not hold its parameters
-        self._output = output
-
-    def forward(self, *_: Any, **__: Any) -> Any:
-        return self._output()
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["_original"], name)
-
-
 class PartialForward:
     """A model reduced to the blocks and units of this rank's stages. The other modules are removed permanently."""
 
@@ -67,12 +48,11 @@ class PartialForward:
         device: torch.device,
     ) -> None:
         self._model, self._dataflow, self._shapes, self._device = model, dataflow, shapes, device
-        self._span = StageSpan(0, len(dataflow.blocks))
-        self._position = 0
-        self._reseed: Reseed = lambda _: None
-        self._outputs = ModuleOutputs({}, None)
-        self._call_counts: Counter[str] = Counter()
-        self._values: dict[BlockOutput, Tensor] = {}
+        self._run = _Run(
+            span=StageSpan(0, len(dataflow.blocks)), outputs=ModuleOutputs({}, None), received={}, reseed=lambda _: None
+        )
+        self.recomputes = False
+        """True once the model itself has called torch.utils.checkpoint."""
         block_numbers = {name: number for number, name in enumerate(dataflow.blocks)}
         self._placeholders = {
             name: AbsentModule(model.get_submodule(name), self._placeholder_output(name, block_numbers.get(name)))
@@ -92,6 +72,8 @@ class PartialForward:
         ]
         """The modules around blocks and units. Every stage holds the parameters that these own directly."""
         self._modules = {name: model.get_submodule(name) for name in self.local_names}
+        self._engine_hooks: set[int] = set()
+        """Ids of the forward hooks that are not the model's own."""
 
     def names_of(self, span: StageSpan) -> list[str]:
         """The blocks and units of one stage."""
@@ -109,6 +91,7 @@ class PartialForward:
         for module in self._modules.values():
             module.register_forward_pre_hook(lambda *_: self._advance())
             module.register_forward_hook(lambda *_: self._advance())
+        self._engine_hooks = {number for module in self._modules.values() for number in module._forward_hooks}
 
     def run(
         self, span: StageSpan, micro: MicroBatch, received: Sequence[Tensor], reseed: Reseed = lambda _: None
@@ -120,37 +103,27 @@ class PartialForward:
         the forward before and after every block and unit, present or absent, so that random numbers drawn outside of
         them are the same on every stage.
         """
-        self._reseed, self._position = reseed, 0
+        run = _Run(
+            span=span,
+            outputs=self._shapes.of(micro, self._model.training),
+            received=dict(zip(self._dataflow.tensors_crossing(span.begin), received, strict=True)),
+            reseed=reseed,
+        )
         reseed(0)
-        self._span, self._outputs = span, self._shapes.of(micro, self._model.training)
-        self._call_counts.clear()
-        self._values = dict(zip(self._dataflow.tensors_crossing(span.begin), received, strict=True))
-        before = dict(self._values)
-        last = span.end == len(self._dataflow.blocks)
         try:
-            with self._only_stage(span):
+            with self._active(run), model_checkpoints(self._recomputation):
                 output = micro.forward(self._model)
         except _ForwardEndedError:
-            crossing = ((source, self._values[source]) for source in self._dataflow.tensors_crossing(span.end))
             # A tensor that is passed on unchanged is cloned: the stage's output must not be its own input, a leaf.
-            return [value.clone() if before.get(source) is value else value for source, value in crossing]
-        finally:
-            self._values = {}
-        if not last:
+            return [
+                run.captured[source] if source in run.captured else run.received[source].clone()
+                for source in self._dataflow.tensors_crossing(span.end)
+            ]
+        if span.end < len(self._dataflow.blocks):
             next_block = self._dataflow.blocks[span.end]
             raise OnecurveError(f"model: forward returned without calling block {next_block!r}")
-        self._refuse_incomplete(output)
+        _refuse_incomplete(output, run.outputs.output)
         return output
-
-    def _refuse_incomplete(self, output: Any) -> None:
-        """Raise if the last stage returns another structure than the full model."""
-        returned, expected = pytree.tree_flatten(output), pytree.tree_flatten(self._outputs.output)
-        if returned[1] != expected[1]:
-            raise OnecurveError(
-                f"model: its output has {len(expected[0])} values, but {len(returned[0])} on the last pipeline stage, "
-                "because it collects outputs of modules that other stages hold (hidden states, router logits); do not "
-                "return them, or use another axis"
-            )
 
     def boundary_shapes(self, end: int, micro: MicroBatch) -> list[Tensor]:
         """Fake tensors with the shapes and dtypes of the tensors that cross the boundary before block `end`."""
@@ -168,29 +141,54 @@ class PartialForward:
         return {*self._dataflow.blocks[span.begin : span.end], *self._dataflow.units_needed(span.begin, span.end)}
 
     @contextmanager
-    def _only_stage(self, span: StageSpan) -> Iterator[None]:
-        """Replace the modules of this rank's other stages by placeholders."""
-        others = [name for name in self.local_names if name not in self._names_by_span[span]]
+    def _active(self, run: "_Run") -> Iterator[None]:
+        """A context for one run, in which placeholders replace the modules of this rank's other stages."""
+        before, self._run = self._run, run
+        others = [name for name in self.local_names if name not in self._names_by_span[run.span]]
+        modules_before = [self._model.get_submodule(name) for name in others]
         for name in others:
             self._model.set_submodule(name, self._placeholders[name])
         try:
             yield
         finally:
-            for name in others:
-                self._model.set_submodule(name, self._modules[name])
+            self._run = before
+            for name, module in zip(others, modules_before, strict=True):
+                self._model.set_submodule(name, module)
+            for name in self.local_names if len(self._names_by_span) > 1 else ():
+                self._share_new_hooks(self._modules[name], self._placeholders[name])
+
+    def _share_new_hooks(self, module: nn.Module, placeholder: nn.Module) -> None:
+        """A model may register hooks in its first forward, which sees only one of the two."""
+        copy_forward_hooks(module, placeholder, self._engine_hooks)
+        copy_forward_hooks(placeholder, module, self._engine_hooks)
+
+    def _recomputation(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function that recomputes, in backward, what the model checkpoints now.
+
+        It sees the same received tensors and draws the same random numbers as now.
+        """
+        self.recomputes = True
+        now = self._run.copy()
+
+        def recompute(*arguments: Any, **kwargs: Any) -> Any:
+            with self._active(now.copy()), suppress(_ForwardEndedError):
+                return function(*arguments, **kwargs)
+
+        return recompute
 
     def _placeholder_output(self, name: str, number: int | None) -> Callable[[], Any]:
         """Return the function that computes the output of an absent module; `number` is None for a unit."""
 
         def output() -> Any:
-            if number is not None and number >= self._span.end:
+            run = self._run
+            if number is not None and number >= run.span.end:
                 raise _ForwardEndedError
-            self._position += 1  # a present module advances twice, before and after its forward
+            run.position += 1  # a present module advances twice, before and after its forward
             self._advance()
-            call = self._call_counts[name]
-            self._call_counts[name] += 1
-            leaves, structure = pytree.tree_flatten(self._outputs.returned[name][call])
-            received = _outputs_of_block(self._values, number)
+            call = run.call_counts[name]
+            run.call_counts[name] += 1
+            leaves, structure = pytree.tree_flatten(run.outputs.returned[name][call])
+            received = _outputs_of_block(run.received, number)
             tensor_number = -1
             for position, leaf in enumerate(leaves):
                 if isinstance(leaf, Tensor):
@@ -204,8 +202,8 @@ class PartialForward:
         return output
 
     def _advance(self) -> None:
-        self._position += 1
-        self._reseed(self._position)
+        self._run.position += 1
+        self._run.reseed(self._run.position)
 
     def _zeros(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -217,11 +215,11 @@ class PartialForward:
             """Capture the block's outputs. The model goes on with copies of those that will be sent, because it may
             change them in place (an activation after a convolution), and the next stage would do so again."""
             leaves, structure = pytree.tree_flatten(output)
-            sent = set(self._dataflow.tensors_crossing(self._span.end))
+            sent = set(self._dataflow.tensors_crossing(self._run.span.end))
             tensors = [position for position, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
             for index, position in enumerate(tensors):
                 source = BlockOutput(number, index)
-                self._values[source] = leaves[position]
+                self._run.captured[source] = leaves[position]
                 if source in sent:
                     leaves[position] = leaves[position].clone()
             return pytree.tree_unflatten(leaves, structure)
@@ -229,8 +227,40 @@ class PartialForward:
         return capture
 
 
+@dataclass
+class _Run:
+    """The state of one stage's forward of one micro-batch."""
+
+    span: StageSpan
+    outputs: ModuleOutputs
+    """What all modules return, as fake tensors."""
+    received: Mapping[BlockOutput, Tensor]
+    reseed: Reseed
+    captured: dict[BlockOutput, Tensor] = field(default_factory=dict)
+    """What this stage's blocks have returned so far."""
+    position: int = 0
+    """Number of calls of `reseed` for a full model."""
+    call_counts: Counter[str] = field(default_factory=Counter)
+    """Number of calls of each absent module."""
+
+    def copy(self) -> "_Run":
+        """A run that continues from the same position, and has captured nothing."""
+        return replace(self, captured={}, call_counts=Counter(self.call_counts))
+
+
 class _ForwardEndedError(BaseException):
     """Ends the forward of a stage. Not an Exception, so that no handler in the model catches it."""
+
+
+def _refuse_incomplete(output: Any, full_output: Any) -> None:
+    """Raise if the last stage returns another structure than the full model."""
+    returned, expected = pytree.tree_flatten(output), pytree.tree_flatten(full_output)
+    if returned[1] != expected[1]:
+        raise OnecurveError(
+            f"model: its output has {len(expected[0])} values, but {len(returned[0])} on the last pipeline stage, "
+            "because it collects outputs of modules inside blocks that other stages hold (attention weights, "
+            "router logits); do not return them, or use another axis"
+        )
 
 
 def _tensor_leaves(output: Any) -> list[Tensor]:

@@ -177,7 +177,9 @@ class PipelinePart(AutoBackwardPart):
         modules = [self.module.get_submodule(name) for name in self._partial_forward.names_of(span)]
         forward = partial(self._root, self._train_forward, stage)
         return DynamicShapeStage(
-            module=StageModule(forward, modules, self._partial_forward.surrounding_modules),
+            module=StageModule(
+                forward, modules, self._partial_forward.surrounding_modules, lambda: self._partial_forward.recomputes
+            ),
             stage=stage,
             stage_count=self._plan.stage_count,
             device=self.device.torch_device,

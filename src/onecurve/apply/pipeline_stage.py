@@ -5,7 +5,6 @@ torch allocates receive buffers once, so all its micro-batches must have the sam
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,7 +24,6 @@ from torch.distributed.pipelining._backward import (
     reverse_closure,
 )
 from torch.distributed.pipelining.schedules import _PipelineSchedule
-from torch.utils import checkpoint
 
 from onecurve.describe.plan import Schedule
 
@@ -134,15 +132,22 @@ class StageModule(nn.Module):
     """The module that torch's stage calls; it exposes the parameters that the stage uses."""
 
     def __init__(
-        self, stage_forward: Callable[..., Any], modules: Sequence[nn.Module], surrounding: Sequence[nn.Module]
+        self,
+        stage_forward: Callable[..., Any],
+        modules: Sequence[nn.Module],
+        surrounding: Sequence[nn.Module],
+        recomputes: Callable[[], bool],
     ) -> None:
         """`modules`: the stage's blocks and units; `surrounding`: the modules around them, of which only the parameters
-        that they own directly belong to the stage."""
+        that they own directly belong to the stage. `recomputes`: see the property."""
         super().__init__()
         self.stage_modules, self.surrounding = nn.ModuleList(modules), list(surrounding)
-        self._stage_forward = stage_forward
-        self.recomputes = False
-        """True if the model itself uses torch.utils.checkpoint."""
+        self._stage_forward, self._recomputes = stage_forward, recomputes
+
+    @property
+    def recomputes(self) -> bool:
+        """True if backward recomputes activations."""
+        return self._recomputes()
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         yield from super().parameters(recurse)
@@ -150,35 +155,7 @@ class StageModule(nn.Module):
             yield from module.parameters(recurse=False)
 
     def forward(self, *received: Tensor, round_number: int) -> Any:
-        with _noticed_checkpoints() as noticed:
-            output = self._stage_forward(round_number, *received)
-        self.recomputes = self.recomputes or bool(noticed)
-        return output
-
-
-@contextmanager
-def _noticed_checkpoints() -> Iterator[list[str]]:
-    """Yield a list that is not empty once torch.utils.checkpoint has been called."""
-    noticed: list[str] = []
-    generator, function = checkpoint._checkpoint_without_reentrant_generator, checkpoint.CheckpointFunction
-
-    def notice(*arguments: Any, **kwargs: Any) -> Any:
-        noticed.append("non-reentrant")
-        return generator(*arguments, **kwargs)
-
-    class NoticedFunction:
-        @staticmethod
-        def apply(*arguments: Any) -> Any:
-            noticed.append("reentrant")
-            return function.apply(*arguments)  # type: ignore[no-untyped-call]
-
-    checkpoint._checkpoint_without_reentrant_generator = notice
-    checkpoint.CheckpointFunction = NoticedFunction  # type: ignore[assignment, misc]
-    try:
-        yield noticed
-    finally:
-        checkpoint._checkpoint_without_reentrant_generator = generator
-        checkpoint.CheckpointFunction = function  # type: ignore[misc]
+        return self._stage_forward(round_number, *received)
 
 
 def _gradient_to_send(received: Tensor, gradient: Tensor | None) -> Tensor | None:

@@ -13,7 +13,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
+from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.running_buffers import average
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
@@ -24,53 +26,110 @@ def synchronize(module: nn.Module, group: Group, tensor_parallel: bool = False) 
     if group is None:
         return
     for name, submodule in module.named_modules():
-        if isinstance(submodule, _BatchNorm):
+        if isinstance(submodule, _BatchNorm) and not isinstance(submodule, AbsentModule):
             if tensor_parallel:
                 raise OnecurveError(
                     f"model: batch norm {name!r} cannot be synchronized over data-parallel ranks in a model that is "
                     "split along 'tensor'; use 'tensor' without 'replicate' and 'shard', or leave 'tensor' out"
                 )
             submodule.__class__ = _synchronized_class(type(submodule))
-            submodule.group = group  # type: ignore[assignment]
+            submodule.group, submodule.name_in_model = group, name  # type: ignore[assignment]
 
 
 def average_statistics(module: nn.Module, group: Group) -> None:
     """Set running means and variances to their averages over the group."""
-    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and norm.running_mean is not None]
+    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm) and not isinstance(norm, AbsentModule)]
     average([buffer for norm in norms for buffer in (norm.running_mean, norm.running_var) if buffer is not None], group)
 
 
 class _SynchronizedForward:
-    """A mixin for the batch norm's own class, so that its name, hooks and isinstance checks still work."""
+    """A mixin for torch's own batch norms, so that their names, hooks and isinstance checks still work."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         if not self.training:
             return super().forward(x)  # type: ignore[misc, no-any-return]
         self._check_input_dim(x)
-        group: dist.ProcessGroup = self.group
-        y, mean, variance, count = _SynchronizedNorm.apply(x, self.weight, self.bias, self.eps, group)  # type: ignore[no-untyped-call]
+        momentum, running_mean, running_var = self.momentum, None, None
         if self.track_running_stats:
-            self._update_running_statistics(mean, variance, count)
-        return y  # type: ignore[no-any-return]
-
-    @torch.no_grad()
-    def _update_running_statistics(self: Any, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        self.num_batches_tracked.add_(1)
-        momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = variance * (count / (count - 1).clamp(min=1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum)
+            self.num_batches_tracked.add_(1)
+            momentum = 1.0 / float(self.num_batches_tracked) if momentum is None else momentum
+            running_mean, running_var = self.running_mean, self.running_var
+        return _batch_norm(self.group, x, running_mean, running_var, self.weight, self.bias, True, momentum, self.eps)
 
 
-_SYNCHRONIZED_CLASSES: dict[type[_BatchNorm], type[_BatchNorm]] = {}
+class _SynchronizedCalls:
+    """A mixin for a batch norm with a forward of its own, such as one with an activation.
+
+    Its forward runs unchanged, but the calls of torch.nn.functional.batch_norm in it are synchronized.
+    """
+
+    def forward(self: Any, *arguments: Any, **kwargs: Any) -> Any:
+        if not self.training:
+            return super().forward(*arguments, **kwargs)  # type: ignore[misc]
+        with _SynchronizeBatchNorm(self.group) as mode:
+            output = super().forward(*arguments, **kwargs)  # type: ignore[misc]
+        if not mode.triggered:
+            raise OnecurveError(
+                f"model: batch norm {self.name_in_model!r} of class {type(self).__name__} does not call "
+                "torch.nn.functional.batch_norm, so its statistics cannot be computed over all data-parallel ranks; "
+                "set Job(batch_norm='local'), or use a plan with one data-parallel rank"
+            )
+        return output
+
+
+class _SynchronizeBatchNorm(TorchFunctionMode):
+    """While this mode is active, torch.nn.functional.batch_norm computes its statistics over the group."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        super().__init__()
+        self._group = group
+        self.triggered = False
+        """True if the function was called."""
+
+    def __torch_function__(
+        self, function: Any, _: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is not F.batch_norm:
+            return function(*arguments, **(kwargs or {}))
+        self.triggered = True
+        return _batch_norm(self._group, *arguments, **(kwargs or {}))
+
+
+_CLASSES: dict[type[_BatchNorm], type[_BatchNorm]] = {}
+_TORCH_FORWARDS = (_BatchNorm.forward, nn.SyncBatchNorm.forward)
 
 
 def _synchronized_class(kind: type[_BatchNorm]) -> type[_BatchNorm]:
-    if issubclass(kind, _SynchronizedForward):
+    if issubclass(kind, _SynchronizedForward | _SynchronizedCalls):
         return kind
-    if kind not in _SYNCHRONIZED_CLASSES:
-        _SYNCHRONIZED_CLASSES[kind] = type(kind.__name__, (_SynchronizedForward, kind), {})
-    return _SYNCHRONIZED_CLASSES[kind]
+    if kind not in _CLASSES:
+        mixin = _SynchronizedForward if kind.forward in _TORCH_FORWARDS else _SynchronizedCalls
+        _CLASSES[kind] = type(kind.__name__, (mixin, kind), {})
+    return _CLASSES[kind]
+
+
+def _batch_norm(
+    group: dist.ProcessGroup,
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """torch.nn.functional.batch_norm with statistics over the group."""
+    if not training:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    y, mean, variance, count = _SynchronizedNorm.apply(x, weight, bias, eps, group)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        if running_mean is not None:
+            running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+        if running_var is not None:
+            unbiased = variance * (count / (count - 1).clamp(min=1))
+            running_var.lerp_(unbiased.to(running_var.dtype), momentum)
+    return y  # type: ignore[no-any-return]
 
 
 class _SynchronizedNorm(torch.autograd.Function):

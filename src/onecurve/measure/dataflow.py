@@ -86,7 +86,10 @@ class _LabelTracer(TorchDispatchMode):
         for name in (*self._blocks, *self.units):
             module = model.get_submodule(name)
             handles.append(module.register_forward_pre_hook(self._pre_hook(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._post_hook(name)))
+            # Labelled twice, because hooks of the model in between may compute with the output, and may replace it.
+            handles.append(module.register_forward_hook(self._label_output(name)))
+            handles.append(module.register_forward_hook(self._label_output(name), prepend=True))
+            handles.append(module.register_forward_hook(self._end_of_forward, prepend=True))
         return handles
 
     def labels(self, values: Any) -> Labels:
@@ -121,9 +124,11 @@ class _LabelTracer(TorchDispatchMode):
 
         return hook
 
-    def _post_hook(self, name: str) -> Callable[..., None]:
+    def _end_of_forward(self, *_: Any) -> None:
+        self._depth -= 1
+
+    def _label_output(self, name: str) -> Callable[..., None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            self._depth -= 1
             for number, tensor in enumerate(_tensors(output)):
                 if name in self._blocks:
                     # An input that the block returns unchanged keeps the labels it had.

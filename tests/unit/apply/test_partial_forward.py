@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import onecurve as oc
 from onecurve.apply.partial_forward import PartialForward, StageSpan
@@ -56,8 +58,18 @@ class Points:
         return torch.randn(4), torch.randn(4)
 
 
-def run_stages(build: Callable[[], nn.Module], boundaries: list[int]) -> tuple[list[Tensor], nn.Module, MicroBatch]:
+def run_stages(
+    build: Callable[[], nn.Module], boundaries: list[int], ranks: int | None = None
+) -> tuple[Tensor, nn.Module, MicroBatch]:
     """Return the last stage's output, the full model, and the micro-batch that was used."""
+    output, _, micro = run_stages_of_ranks(build, boundaries, ranks or len(boundaries) + 1)
+    return output, build_real(build, 0), micro
+
+
+def run_stages_of_ranks(
+    build: Callable[[], nn.Module], boundaries: list[int], ranks: int
+) -> tuple[Tensor, list[nn.Module], MicroBatch]:
+    """Run the stages, assigned to `ranks` round robin; return the output, each rank's model, and the micro-batch."""
     job = oc.Job(
         model=build,
         loss=lambda output, target: (output - target).mean(1),
@@ -68,16 +80,20 @@ def run_stages(build: Callable[[], nn.Module], boundaries: list[int]) -> tuple[l
     )
     data = open_data(job)
     dataflow, micro = TracedModel(job, data).dataflow, data.micro(0, 4)
-    passed: list[Tensor] = []
-    for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)]):
+    spans = [StageSpan(begin, end) for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)])]
+    models, forwards = [], []
+    for rank in range(ranks):
         deferred = defer_init(build, job.seed)
         names = [*dataflow.blocks, *dataflow.units]
         shapes = ShapeInference(deferred.trace_copy(), names, CPU, torch.float32, torch.no_grad)
-        model = PartialForward(deferred.module, dataflow, [StageSpan(begin, end)], shapes, CPU)
+        forwards.append(PartialForward(deferred.module, dataflow, spans[rank::ranks], shapes, CPU))
         Materializer(deferred.recorder, CPU).materialize(deferred.module)
-        model.register_output_hooks()
-        passed = model.run(StageSpan(begin, end), micro, passed, torch.manual_seed)
-    return passed, build_real(build, job.seed), micro
+        forwards[-1].register_output_hooks()
+        models.append(deferred.module)
+    passed: Any = []
+    for number, span in enumerate(spans):
+        passed = forwards[number % ranks].run(span, micro, passed, torch.manual_seed)
+    return passed, models, micro
 
 
 class Shuffling(Skipping):
@@ -106,3 +122,99 @@ def test_stages_compute_the_same_output_as_the_full_model(boundaries: list[int])
 def test_a_block_output_may_be_changed_in_place(boundaries: list[int]) -> None:
     output, model, micro = run_stages(lambda: Skipping(inplace=True), boundaries)
     assert torch.equal(output, micro.forward(model))
+
+
+class Collecting(Skipping):
+    """Collects the outputs of its blocks with forward hooks, and computes with them at the end."""
+
+    def __init__(self, lazy: bool) -> None:
+        super().__init__()
+        self.lazy = lazy
+        self.collected: list[Tensor] = []
+        if not lazy:
+            self.register()
+
+    def register(self) -> None:
+        for module in self.modules():
+            if isinstance(module, Block):  # by class, as Hugging Face models do
+                module.register_forward_hook(self.collect)
+
+    def collect(self, _: nn.Module, __: Any, output: Tensor) -> None:
+        self.collected.append(output.sin())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.lazy:
+            self.register()
+            self.lazy = False
+        self.collected.clear()
+        for block in self.blocks:
+            x = block(x * self.scale)
+        return x + torch.stack(self.collected).mean(0)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("boundaries", "ranks"), [([1], 2), ([1, 2, 3], 4), ([1, 2, 3], 2)])
+def test_hooks_of_the_model_collect_outputs_of_all_stages(boundaries: list[int], ranks: int, lazy: bool) -> None:
+    output, model, micro = run_stages(lambda: Collecting(lazy), boundaries, ranks)
+    assert torch.equal(output, micro.forward(model))
+
+
+class Doubling(Skipping):
+    """Has a hook that replaces the output of a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[0].register_forward_hook(lambda *call: 2 * call[-1])
+
+
+def test_a_hook_that_replaces_an_output_does_so_once() -> None:
+    output, model, micro = run_stages(Doubling, [1, 2])
+    assert torch.equal(output, micro.forward(model))
+
+
+class DropoutBlock(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.5))
+
+
+class Checkpointed(Skipping):
+    """Calls torch.utils.checkpoint itself for every `segment` blocks; 0: it does not."""
+
+    def __init__(self, segment: int, reentrant: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(DropoutBlock() for _ in range(4))
+        self.segment, self.reentrant = segment, reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for number in range(0, 4, self.segment or 1):
+            run = nn.Sequential(*self.blocks[number : number + self.segment]) if self.segment else self.blocks[number]
+            x = checkpoint(run, x, use_reentrant=self.reentrant) if self.segment else run(x)
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "ranks", "segment", "reentrant"),
+    [([1], 2, 1, False), ([1], 2, 1, True), ([1], 2, 2, False), ([1, 2, 3], 2, 4, True)],
+)
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_stage_recomputes_what_the_model_checkpoints(
+    boundaries: list[int], ranks: int, segment: int, reentrant: bool
+) -> None:
+    expected = gradients_of_stages(lambda: Checkpointed(0), boundaries, ranks)
+    gradients = gradients_of_stages(lambda: Checkpointed(segment, reentrant), boundaries, ranks)
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(gradients[name], gradient, msg=name)
+
+
+def gradients_of_stages(build: Callable[[], nn.Module], boundaries: list[int], ranks: int) -> dict[str, Tensor]:
+    """Return the gradients of the squared output, summed over the ranks."""
+    output, models, _ = run_stages_of_ranks(build, boundaries, ranks)
+    output.square().sum().backward()
+    gradients: dict[str, Tensor] = {}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                gradients[name] = gradients.get(name, 0) + parameter.grad
+    return gradients

@@ -5,7 +5,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.sync_batch_norm import average_statistics, synchronize
+from onecurve.describe.errors import OnecurveError
 
 
 @pytest.fixture
@@ -15,8 +17,21 @@ def group(tmp_path):
     dist.destroy_process_group()
 
 
+class NormWithActivation(nn.BatchNorm1d):
+    """A batch norm with a forward of its own, as many libraries of vision models have."""
+
+    def forward(self, x):
+        return torch.nn.functional.silu(super().forward(x))
+
+
 @pytest.mark.parametrize(
-    ("kind", "shape"), [(nn.BatchNorm1d, (6, 3)), (nn.BatchNorm1d, (4, 3, 5)), (nn.BatchNorm2d, (4, 3, 5, 2))]
+    ("kind", "shape"),
+    [
+        (nn.BatchNorm1d, (6, 3)),
+        (nn.BatchNorm1d, (4, 3, 5)),
+        (nn.BatchNorm2d, (4, 3, 5, 2)),
+        (NormWithActivation, (6, 3)),
+    ],
 )
 @pytest.mark.parametrize(
     "settings", [{}, {"affine": False}, {"momentum": None}, {"track_running_stats": False}, {"eps": 0.1}]
@@ -45,9 +60,30 @@ def test_synchronized_batch_norm_equals_torchs_own(group, kind, shape, settings)
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
 
 
+class NormByHand(nn.BatchNorm1d):
+    def forward(self, x):
+        return (x - x.mean(0)) / x.std(0)
+
+
+def test_a_batch_norm_that_cannot_be_synchronized_is_refused(group) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), NormByHand(3))
+    synchronize(model, group)
+    with pytest.raises(OnecurveError, match=r"batch norm '1' of class NormByHand .* Job\(batch_norm='local'\)"):
+        model(torch.randn(4, 3))
+    model.eval()(torch.randn(4, 3))
+
+
 def test_averaging_one_rank_changes_nothing(group) -> None:
     norm = nn.BatchNorm1d(3)
     norm(torch.randn(5, 3))
     before = norm.running_var.clone()
     average_statistics(norm, group)
     assert torch.equal(norm.running_var, before)
+
+
+def test_a_batch_norm_of_another_pipeline_stage_is_left_alone(group) -> None:
+    absent = AbsentModule(nn.BatchNorm1d(3, device="meta"), lambda: torch.zeros(2, 3))
+    model = nn.Sequential(absent, nn.BatchNorm1d(3))
+    synchronize(model, group)
+    average_statistics(model, group)
+    assert torch.equal(model(torch.randn(2, 3)), torch.zeros(2, 3))
