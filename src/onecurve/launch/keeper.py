@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,11 +19,12 @@ from onecurve.launch.failure import RankFailedError
 from onecurve.launch.host_ranks import HostRanks, RanksFailedError
 from onecurve.launch.leader import ASSIGNMENTS, END, HOSTS, REPORTS, Leader, Replan
 from onecurve.launch.network import device_of
+from onecurve.launch.stop import STOP_SIGNALS
 from onecurve.launch.template_process import TemplateProcess
 
 _LEASE_SECONDS = 4.5
 """A host that does not answer for this time is lost."""
-_LEADER = "leader"
+_LEADER, _STOP = "leader", "stop"
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class Keeper:
         self._signals: list[SignalName] = []
         self._ranks: HostRanks | None = None
         self._work: asyncio.Task[RunEnd] | None = None
+        self._telling: asyncio.Task[bool] | None = None
+        self._stop_signal: SignalName | None = None
 
     async def keep(self) -> RunEnd:
         """Take part in the run until it ends; return how it ended.
@@ -66,7 +70,7 @@ class Keeper:
         The first signal lets all ranks of all hosts finish their step and end, a second one kills those of this host.
         """
         self._work = asyncio.create_task(self._keep())
-        with stop_signals(self._stop):
+        with stop_signals(self._on_signal):
             try:
                 return await self._work
             except asyncio.CancelledError:
@@ -83,6 +87,7 @@ class Keeper:
                 leading = asyncio.create_task(self._lead(listener)) if is_leader else None
                 following = asyncio.create_task(self._follow(listener if is_leader else None))
                 ended = asyncio.create_task(self._ended())
+                stopping = asyncio.create_task(self._pass_on_stop())
                 lost = asyncio.create_task(lease.lost.wait())
                 try:
                     await asyncio.wait({ended, lost}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +101,7 @@ class Keeper:
                             await asyncio.wait_for(asyncio.shield(following), _LEASE_SECONDS)
                     return end
                 finally:
-                    for task in filter(None, (leading, following, ended, lost)):
+                    for task in filter(None, (leading, following, ended, stopping, lost)):
                         task.cancel()
                     await asyncio.gather(*filter(None, (leading, following)), return_exceptions=True)
         finally:
@@ -124,8 +129,8 @@ class Keeper:
         with HostRanks(self._template) as ranks:
             self._ranks = ranks
             await ranks.start(assigned.ranks, self._run.verb, self._run.request(assigned.predicted), self._say)
-            for name in self._signals[:1]:
-                ranks.stop(name)
+            if self._stop_signal is not None:
+                ranks.stop(self._stop_signal)
             try:
                 results = await ranks.run(self._assignments(assigned), listener.fileno() if listener else None)
             except RanksFailedError as error:
@@ -162,10 +167,19 @@ class Keeper:
     async def _report(self, report: HostReport) -> None:
         await self._coordination.put(f"{REPORTS}1/{self._key}", to_json(report))
 
-    def _stop(self, name: SignalName) -> None:
+    async def _pass_on_stop(self) -> None:
+        """Ask this host's ranks to stop when any host of the run has received a signal."""
+        async for changes in await self._coordination.watch(_STOP):
+            for change in changes:
+                if change.value is not None:
+                    self._stop_signal = STOP_SIGNALS[signal.Signals[change.value]]
+                    if self._ranks is not None:
+                        self._ranks.stop(self._stop_signal)
+
+    def _on_signal(self, name: SignalName) -> None:
         self._signals.append(name)
         if len(self._signals) == 1 and self._ranks is not None:
-            self._ranks.stop(name)
+            self._telling = asyncio.create_task(self._coordination.create(_STOP, name))
         elif self._work is not None:
             self._work.cancel()
 
