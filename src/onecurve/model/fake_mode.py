@@ -74,7 +74,8 @@ def _leak_message(frame: FrameType) -> str:
     if any(isinstance(argument, nn.Parameter) for argument in arguments):
         return (
             f"{where}: {operation} reads a parameter that is not part of the model on this rank. If it belongs to a "
-            "block, only the pipeline stage of that block can use it: use another axis. Otherwise, register it in its module"
+            "block, only the pipeline stage of that block can use it: use another axis. Otherwise, register it in its "
+            "module"
         )
     return (
         f"{where}: {operation} reads a tensor that has no memory, because the model's constructor or its trace on fake "
