@@ -31,7 +31,7 @@ from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.model.deferred import defer_init
 from onecurve.planner.completion import PlanCompleter
-from onecurve.prove.comparison import LIMIT, compare_step, first_or_worst
+from onecurve.prove.comparison import LIMIT, compare_step, first_or_worst, judge
 from onecurve.runtime.assembly import assemble
 from onecurve.verbs.plan_checker import PlanChecker
 
@@ -110,10 +110,8 @@ class ResumeMatrix:
                 loss = assembly.trainer.step(batch.step, batch.rounds).loss
                 assembly.part.sync_buffers()
                 done = batch.step - 1
-                differences = compare_step(
-                    assembly.part.state, assembly.part.trainable, done, loss, lr, folder, limits[done]
-                )
-                step_differences.append(first_or_worst(differences))
+                differences = compare_step(assembly.part.state, assembly.part.trainable, done, loss, lr, folder)
+                step_differences.append(first_or_worst(judge(differences, limits)))
         worst = first_or_worst(step_differences)
         return {"size": worst.size, "tensor": worst.tensor, "step": worst.step, "digest": digest(assembly.part.state)}
 

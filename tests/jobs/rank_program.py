@@ -41,6 +41,11 @@ def work(verb, assignment, listener, launcher):
     if verb == "lose":
         time.sleep(1)
         raise ValueError("the cause")
+    if verb == "stop" and rank == 0:
+        launcher.say("running")
+    while verb == "ignore":
+        launcher.say("running")
+        time.sleep(0.3)
     while verb in ("fail", "exit", "kill", "stop", "wait") and not launcher():
         time.sleep(0.01)
     if verb == "stop":

@@ -5,6 +5,10 @@ from typing import Any
 
 from torch import nn
 
+from onecurve.describe.errors import OnecurveError
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
 
 class AbsentModule(nn.Module):
     """A placeholder whose forward returns what `output` returns, and that otherwise looks like the original module.
@@ -14,8 +18,10 @@ class AbsentModule(nn.Module):
     what they return is ignored. Forward pre-hooks do not run: they compute weights, which this rank does not hold.
     """
 
-    def __init__(self, module: nn.Module, output: Callable[[], Any]) -> None:
+    def __init__(self, name: str, module: nn.Module, output: Callable[[], Any]) -> None:
+        """`name`: the module's name in the model."""
         super().__init__()
+        self.__dict__["_name"] = name
         self.__dict__["_original"] = module  # not registered: this rank does not hold its parameters
         self.__dict__["_original_class"] = type(module)  # fully_shard changes the class of a module
         self._output = output
@@ -35,7 +41,22 @@ class AbsentModule(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_original"], name)
+            value = getattr(self.__dict__["_original"], name)
+            if isinstance(value, nn.Module) and not isinstance(value, _CONTAINERS):
+                return self._absent_child(name, value)
+            return value
+
+    def _absent_child(self, name: str, child: nn.Module) -> "AbsentModule":
+        """A placeholder that is refused when it is called, because its output is unknown."""
+        full_name = f"{self._name}.{name}"
+
+        def refuse() -> None:
+            raise OnecurveError(
+                f"model: the forward calls {full_name!r} on a pipeline stage that does not hold it, without calling "
+                "the block around it, and did not do so when it was traced; use another axis"
+            )
+
+        return AbsentModule(full_name, child, refuse)
 
 
 def copy_forward_hooks(source: nn.Module, target: nn.Module, ignored: Collection[int]) -> None:

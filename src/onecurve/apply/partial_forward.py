@@ -55,7 +55,7 @@ class PartialForward:
         """True once the model itself has called torch.utils.checkpoint."""
         block_numbers = {name: number for number, name in enumerate(dataflow.blocks)}
         self._placeholders = {
-            name: AbsentModule(model.get_submodule(name), self._placeholder_output(name, block_numbers.get(name)))
+            name: AbsentModule(name, model.get_submodule(name), self._placeholder_output(name, block_numbers.get(name)))
             for name in (*dataflow.blocks, *dataflow.units)
         }
         self._names_by_span = {span: self._names_needed(span) for span in spans}

@@ -6,7 +6,7 @@ starts again with a single label of its own.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack
 from typing import Any
 
@@ -28,7 +28,7 @@ def trace_dataflow(
 ) -> Dataflow:
     """Return the data flow between `blocks`. `forward` must run the model on fake tensors of `mode`.
 
-    Raises OnecurveError if the forward does not call every block exactly once.
+    Raises OnecurveError if the forward does not call every block exactly once, or uses a tensor of a block outside it.
     """
     with mode:
         called = count_calls(model, lambda _: forward())
@@ -40,6 +40,11 @@ def trace_dataflow(
             stack.callback(handle.remove)
         output = forward()
     _refuse_repeated(blocks, tracer.called)
+    for tensor, block in tracer.used_outside_block.items():
+        raise OnecurveError(
+            f"model: the forward uses {tensor!r} outside of block {block!r}, and only the pipeline stage of that block "
+            "holds it; return it from the block, or use another axis"
+        )
     consumers = [*tracer.consumed, tracer.labels(output)]
     used = [frozenset(label for label in labels if isinstance(label, str)) for labels in consumers]
     unused = frozenset(tracer.units).difference(*used)
@@ -68,17 +73,19 @@ class _LabelTracer(TorchDispatchMode):
         """Labels by storage."""
         self._owning_unit: dict[int, str] = {}
         """The unit of each parameter and buffer, by storage. It becomes a label only outside module calls."""
+        self.used_outside_block: dict[str, str] = {}
+        """Parameters and buffers of blocks that the model uses while their block does not run → their block."""
+        self._owning_block: dict[int, tuple[str, str]] = {}
+        """The name and block of each parameter and buffer of a block, by storage."""
         self._input_versions: dict[int | None, int] = {}
         """Versions of the running block's input tensors at the time of the call, by storage."""
         self._alive: dict[int, object] = {}  # keeps storages alive, so that no address is used twice
         self._depth = 0
         """Number of blocks and units whose forward is running."""
-        for name in self.units:
-            unit = model.get_submodule(name)
-            for tensor in (*unit.parameters(), *unit.buffers()):
-                key = self._key(tensor)
-                if key is not None:
-                    self._owning_unit.setdefault(key, name)
+        for unit, _, key in self._tensors_in(model, self.units):
+            self._owning_unit.setdefault(key, unit)
+        for block, name, key in self._tensors_in(model, blocks):
+            self._owning_block.setdefault(key, (name, block))
 
     def register_hooks(self, model: nn.Module) -> list[Any]:
         """Register hooks on all blocks and units; return their handles."""
@@ -145,10 +152,23 @@ class _LabelTracer(TorchDispatchMode):
         if key is None:
             return frozenset()
         labels: Labels = self._labels.get(key, frozenset())
-        if self._depth or key not in self._owning_unit:
+        if self._depth:
+            return labels
+        if key not in self._owning_unit:
+            if key in self._owning_block and not labels:  # with labels it is a block's output
+                self.used_outside_block.update([self._owning_block[key]])
             return labels
         self.units_used_without_call.add(self._owning_unit[key])
         return labels | {self._owning_unit[key]}
+
+    def _tensors_in(self, model: nn.Module, modules: Iterable[str]) -> Iterator[tuple[str, str, int]]:
+        """The parameters and buffers of some modules: the module, the full name of the tensor, its storage."""
+        for module_name in modules:
+            module = model.get_submodule(module_name)
+            for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+                key = self._key(tensor)
+                if key is not None:
+                    yield module_name, f"{module_name}.{name}", key
 
     def _set_labels(self, tensor: Tensor, labels: Labels) -> None:
         key = self._key(tensor)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import handle_torch_function, has_torch_function_unary
+from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
 
@@ -69,6 +70,13 @@ def _leak_message(frame: FrameType) -> str:
     operation = frame.f_locals.get("func", "an operation")
     module = _running_module(frame)
     where = f"module {module}" if module else "model"
+    arguments = pytree.tree_leaves((frame.f_locals.get("args"), frame.f_locals.get("kwargs")))
+    if any(isinstance(argument, nn.Parameter) for argument in arguments):
+        return (
+            f"{where}: {operation} reads a parameter that is not part of the model on this rank. If it belongs to a "
+            "block, only the pipeline stage of that block can use it: use another axis. Otherwise, register it in its "
+            "module"
+        )
     return (
         f"{where}: {operation} reads a tensor that has no memory, because the model's constructor or its trace on fake "
         "tensors left it in an object that is not part of the module (a cache, a global variable, a closure); store it "

@@ -93,8 +93,11 @@ class TracedModel:
     @cached_property
     def fine_dataflow(self) -> Dataflow:
         """The tensors that flow between the smallest modules that are called exactly once."""
-        calls = count_calls(self.model, lambda _: self.forward())
-        names = find_called_once(self.model, calls or {})
+        calls = dict(count_calls(self.model, lambda _: self.forward()) or {})
+        names = find_called_once(self.model, calls)
+        while entered := entered_from_outside(self.model, names, self.forward):
+            calls = {name: count for name, count in calls.items() if name not in entered}  # cut inside them instead
+            names = find_called_once(self.model, calls)
         if len(names) < 2:
             raise OnecurveError(
                 "model: it has fewer than two modules with parameters that a forward calls exactly once, so it cannot "

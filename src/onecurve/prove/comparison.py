@@ -1,7 +1,8 @@
 """Compares a float64 run with the reference: two tensors a and b are equal if max|a − b| ≤ limit · scale.
 
 The limit is 1e-9, or more for a model that amplifies rounding errors: a multiple of the distance by which a one-device
-run moves if its weights are perturbed by 1e-15. It is never so large that a wrong gradient could pass.
+run moves if its weights are perturbed by 1e-15. It is never so large that a wrong gradient could pass. A single
+perturbed run may happen to leave a weight in place, so more of them are trained before a difference counts as an error.
 
 The scale of a weight or buffer b is max(max|b|, lr · steps), because a weight whose true gradient is zero moves by
 rounding errors alone. For the same reason the scale of a gradient is the largest element of all gradients.
@@ -13,7 +14,7 @@ that it holds itself.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,11 @@ def limits_of(spreads: Mapping[str, float]) -> Limits:
     return Limits(overall, {name: limit for name, limit in values.items() if limit > overall})
 
 
+def rounding_may_explain(tensor: str, size: float) -> bool:
+    """Return whether a difference could be within the limit if further perturbed runs moved this tensor further."""
+    return size <= _LARGEST_LIMIT or (tensor.startswith("value ") and math.isfinite(size))
+
+
 def compare_module(module: nn.Module, step: int, loss: float, lr: float, folder: Path) -> dict[str, float]:
     """Return the differences between another one-device run and the stored step, by tensor."""
     state = [local_tensor_of(name, tensor, True) for name, tensor in _parameters_and_buffers(module)]
@@ -105,7 +111,6 @@ def compare_step(
     loss: float,
     lr: float,
     folder: Path,
-    limits: Limits = Limits(),  # noqa: B008 (it is frozen)
 ) -> list[Difference]:
     """Compare this rank's loss, gradients (of `trainable`), weights and buffers (`state`) with the stored step."""
     with safe_open(_file(folder, step), "pt") as reference:
@@ -113,20 +118,25 @@ def compare_step(
         largest = json.loads(metadata["largest"])
         expected = json.loads(metadata["loss"])
         gradient_scale = max((size for name, size in largest.items() if name.startswith("gradient ")), default=0.0) or 1
-        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300), limits.overall)]
+        differences = [Difference(step, "loss", abs(loss - expected) / max(abs(expected), 1e-300))]
         for tensor in trainable:
             name, gradient = f"gradient {tensor.name}", tensor.local.grad
             if (gradient is not None) != (name in largest):
-                differences.append(Difference(step, name, math.inf, limits.overall))
+                differences.append(Difference(step, name, math.inf))
             elif gradient is not None:
                 distance = _distance(tensor, gradient, reference, name)
-                differences.append(Difference(step, name, distance / gradient_scale, limits.overall))
+                differences.append(Difference(step, name, distance / gradient_scale))
         for tensor in state:
             name = f"value {tensor.name}"
             scale = max(largest[name], lr * (step + 1)) or 1.0
             distance = _distance(tensor, tensor.local.detach(), reference, name)
-            differences.append(Difference(step, name, distance / scale, limits.of(name)))
+            differences.append(Difference(step, name, distance / scale))
     return differences
+
+
+def judge(differences: Iterable[Difference], limits: Sequence[Limits]) -> list[Difference]:
+    """Return the differences with the limits of their steps."""
+    return [replace(each, limit=limits[each.step].of(each.tensor)) for each in differences]
 
 
 def first_or_worst(differences: Iterable[Difference]) -> Difference:

@@ -26,7 +26,14 @@ from onecurve.job.job import Job
 from onecurve.launch.stall_watch import StallWatch
 from onecurve.model.deferred import defer_init
 from onecurve.model.recorder import build_real
-from onecurve.prove.comparison import LIMIT, Difference, compare_step, first_or_worst
+from onecurve.prove.comparison import (
+    LIMIT,
+    Difference,
+    compare_step,
+    first_or_worst,
+    judge,
+    rounding_may_explain,
+)
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
 from onecurve.runtime.assembly import Assembly, assemble, refuse_sparse_gradients, refuse_unmatched_groups
@@ -119,12 +126,22 @@ class PlanChecker:
             self._meshes[plan.mesh] = make_mesh(plan.mesh, self._world.rank, self._device.kind)
         mesh = self._meshes[plan.mesh]
         own = self._own_result(resolved, mesh, progress) if mesh.member else None
-        texts = [text for text in all_gather_text(json.dumps(to_plain(own)) if own else "") if text]
+        verdict = self._verdict(plan, own)
+        if self._exact and verdict.outcome == "differs" and rounding_may_explain(verdict.tensor, verdict.size):
+            self.references.train_more(self.references.variant(plan))
+            progress()
+            verdict = self._verdict(plan, own)
+        return verdict
+
+    def _verdict(self, plan: Plan, own: "_RankResult | None") -> Verdict:
+        """Exchange what the ranks found; `own` is None on a rank that the plan does not use."""
+        reported = json.dumps(to_plain(self._reported(plan, own))) if own else ""
+        texts = [text for text in all_gather_text(reported) if text]
         results = [from_plain(_RankResult, json.loads(text), "verdict") for text in texts]
-        if failed := next((result for result in results if result.difference is None), None):
+        if failed := next((result for result in results if not result.differences), None):
             outcome: Outcome = "refused" if failed.is_refusal else "failed"
             return Verdict(plan=str(plan), outcome=outcome, reason=failed.reason)
-        difference = first_or_worst([result.difference for result in results if result.difference])
+        difference = first_or_worst([difference for result in results for difference in result.differences])
         return Verdict(
             plan=str(plan),
             outcome="holds" if difference.holds else "differs",
@@ -132,6 +149,14 @@ class PlanChecker:
             step=difference.step + 1,
             tensor=difference.tensor,
         )
+
+    def _reported(self, plan: Plan, own: "_RankResult") -> "_RankResult":
+        """The result with the one difference that other ranks need to know."""
+        if not own.differences:
+            return own
+        limits = self.references.limits(self.references.variant(plan)) if self._exact else None
+        judged = judge(own.differences, limits) if limits else own.differences
+        return replace(own, differences=(first_or_worst(judged),))
 
     def notes(self, plans: Sequence[Plan], verdicts: Sequence[Verdict]) -> list[str]:
         """Return what a reader of the verdicts should know. Every rank must call this."""
@@ -171,41 +196,40 @@ class PlanChecker:
     def _own_result(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> "_RankResult":
         """Compare this rank's part. If other ranks take part, an error ends the process: they may wait for this one."""
         try:
-            return _RankResult(self._difference(resolved, mesh, progress))
+            return _RankResult(tuple(self._differences(resolved, mesh, progress)))
         except Exception as error:  # the user's model and loss run here
             if resolved.plan.mesh.size > 1:
                 raise
             is_refusal = isinstance(error, OnecurveError) and not isinstance(error, UserCodeError)
-            return _RankResult(None, full_text(error), is_refusal)
+            return _RankResult((), full_text(error), is_refusal)
 
-    def _difference(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> Difference:
+    def _differences(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> list[Difference]:
         deferred = defer_init(self._job.model, self._job.seed)
         self._expected.disable_dropout(deferred.module)
         with self._expected.removed():
             assembly = assemble(self._job, resolved, mesh, self._device, self._data, deferred)
             progress()
-            compare = self._exact_difference if self._exact else self._curve_difference
+            compare = self._exact_differences if self._exact else self._curve_difference
             return compare(assembly, resolved.plan, progress)
 
-    def _exact_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> Difference:
-        variant, part = self.references.variant(plan), assembly.part
-        folder, limits = self.references.folder(variant), self.references.limits(variant)
+    def _exact_differences(self, assembly: Assembly, plan: Plan, progress: Progress) -> list[Difference]:
+        folder, part = self.references.folder(self.references.variant(plan)), assembly.part
         lr = max(assembly.trainer.update.base_rates)
-        differences = []
+        differences: list[Difference] = []
         for step, loss in self._losses(assembly, plan):
             part.sync_buffers()
-            of_step = compare_step(part.state, part.trainable, step, loss, lr, folder, limits[step])
-            differences.append(first_or_worst(of_step))
+            differences += compare_step(part.state, part.trainable, step, loss, lr, folder)
             progress()
-        return first_or_worst(differences)
+        return differences
 
-    def _curve_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> Difference:
+    def _curve_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> list[Difference]:
         reference, *perturbed = self.references.curves(self.references.variant(plan))
         curve = []
         for _, loss in self._losses(assembly, plan):
             curve.append(loss)
             progress()
-        return Difference(len(curve) - 1, "loss curve", curve_excess(curve, reference, perturbed), MAX_CURVE_EXCESS)
+        excess = curve_excess(curve, reference, perturbed)
+        return [Difference(len(curve) - 1, "loss curve", excess, MAX_CURVE_EXCESS)]
 
     def _losses(self, assembly: Assembly, plan: Plan) -> Iterator[tuple[int, float]]:
         data_rank = plan.mesh.data_rank(self._world.rank)
@@ -219,7 +243,8 @@ class PlanChecker:
 class _RankResult:
     """What one rank found for one plan."""
 
-    difference: Difference | None
+    differences: tuple[Difference, ...]
+    """Empty if the plan could not be compared."""
     reason: str = ""
     is_refusal: bool = False
 

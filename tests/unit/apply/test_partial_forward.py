@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import onecurve as oc
+from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.partial_forward import PartialForward, StageSpan
 from onecurve.apply.shape_inference import ShapeInference
 from onecurve.data.training_data import open_data
@@ -79,7 +80,7 @@ def run_stages_of_ranks(
         steps=1,
     )
     data = open_data(job)
-    dataflow, micro = TracedModel(job, data).dataflow, data.micro(0, 4)
+    dataflow, micro = TracedModel(job, data).dataflow_for(len(boundaries) + 1), data.micro(0, 4)
     spans = [StageSpan(begin, end) for begin, end in itertools.pairwise([0, *boundaries, len(dataflow.blocks)])]
     models, forwards = [], []
     for rank in range(ranks):
@@ -218,3 +219,40 @@ def gradients_of_stages(build: Callable[[], nn.Module], boundaries: list[int], r
             if parameter.grad is not None:
                 gradients[name] = gradients.get(name, 0) + parameter.grad
     return gradients
+
+
+class ScaledBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.linear = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        return self.linear(x) * self.embedding(condition)
+
+
+class Borrowing(nn.Module):
+    """Calls a module of its first block at the end too, as diffusion transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(ScaledBlock() for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for block in self.blocks:
+            y = block(y, x)
+        return y * self.blocks[0].embedding(x)
+
+
+@pytest.mark.parametrize("boundaries", [[1], [2]])
+def test_a_module_of_a_block_may_be_called_outside_of_it(boundaries: list[int]) -> None:
+    output, model, micro = run_stages(Borrowing, boundaries)
+    assert torch.equal(output, micro.forward(model))
+
+
+def test_a_call_that_the_trace_did_not_show_names_the_module() -> None:
+    absent = AbsentModule("blocks.0", ScaledBlock(), lambda: None)
+    assert isinstance(absent, ScaledBlock)
+    assert absent.embedding.weight.shape == (4, 4)
+    with pytest.raises(oc.OnecurveError, match=r"calls 'blocks.0.embedding' on a pipeline stage"):
+        absent.embedding(torch.zeros(4))

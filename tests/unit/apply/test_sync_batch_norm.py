@@ -82,7 +82,7 @@ def test_averaging_one_rank_changes_nothing(group) -> None:
 
 
 def test_a_batch_norm_of_another_pipeline_stage_is_left_alone(group) -> None:
-    absent = AbsentModule(nn.BatchNorm1d(3, device="meta"), lambda: torch.zeros(2, 3))
+    absent = AbsentModule("norm", nn.BatchNorm1d(3, device="meta"), lambda: torch.zeros(2, 3))
     model = nn.Sequential(absent, nn.BatchNorm1d(3))
     synchronize(model, group)
     average_statistics(model, group)

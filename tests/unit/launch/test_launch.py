@@ -85,13 +85,14 @@ def test_ranks_start_though_the_program_cannot_be_forked(program, request_text: 
     assert reason in said[0]
 
 
-def test_a_signal_asks_the_ranks_to_stop_and_a_second_one_kills_them(program) -> None:
-    launcher, _ = program()
-    command = "import os, signal, sys, time; time.sleep(3); os.kill(int(sys.argv[1]), signal.SIGTERM)"
-    with subprocess.Popen([sys.executable, "-c", command, str(os.getpid())]):
-        ended = launcher.run("stop", "{}", 2)
+@pytest.mark.parametrize(("verb", "results"), [("stop", ["SIGTERM", "SIGTERM"]), ("ignore", None)])
+def test_a_signal_asks_the_ranks_to_stop_and_a_second_one_kills_them(verb: str, results, monkeypatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(JOBS), *filter(None, sys.path)]))
+    # In verb "ignore" the ranks say this again and again, and do not stop when they are asked to.
+    with LocalRanks("rank_program", "work", "{}", lambda _: os.kill(os.getpid(), signal.SIGTERM)) as launcher:
+        ended = launcher.run(verb, "{}", 2)
     assert ended.signal == "SIGTERM"
-    assert ended.results == ["SIGTERM", "SIGTERM"]
+    assert ended.results == results
 
 
 def test_ranks_do_not_outlive_a_launcher_that_is_killed() -> None:

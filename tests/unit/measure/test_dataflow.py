@@ -88,6 +88,15 @@ def test_a_block_that_is_called_twice_is_an_error() -> None:
         dataflow_of(Twice, torch.zeros(2, 3, dtype=torch.int64))
 
 
+def test_a_parameter_of_a_block_that_is_used_outside_of_it_is_an_error() -> None:
+    class Regularized(SkipConnection):
+        def forward(self, words: Tensor) -> Tensor:
+            return super().forward(words) + self.blocks[1].linear.weight.norm()
+
+    with pytest.raises(OnecurveError, match=r"uses 'blocks.1.linear.weight' outside of block 'blocks.1'"):
+        dataflow_of(Regularized, torch.zeros(2, 3, dtype=torch.int64))
+
+
 class ReturnsCondition(nn.Module):
     """A block that returns its second input unchanged; with `inplace` it modifies its first input."""
 

@@ -36,6 +36,15 @@ def test_a_leaked_tensor_is_refused_with_the_name_of_the_module() -> None:
         model(torch.ones(7))
 
 
+def test_a_parameter_that_this_rank_does_not_hold_is_refused_as_such() -> None:
+    model = nn.Sequential(Leaky(nn.Parameter(leaked_tensor(), requires_grad=False)))
+    with (
+        refuse_fake_tensors(),
+        pytest.raises(OnecurveError, match=r"module '0' \(Leaky\): aten.copy_.* a parameter .* another axis"),
+    ):
+        model(torch.ones(7))
+
+
 def test_a_mode_that_is_entered_explicitly_works_during_a_real_run() -> None:
     mode = GuardedFakeMode()
     with mode:
