@@ -75,6 +75,9 @@ def _run(chosen: argparse.Namespace) -> int:
         fresh=chosen.fresh,
         change=chosen.change or (),
         check=chosen.check,
+        hosts=chosen.hosts,
+        join=chosen.join,
+        key_file=chosen.key_file,
         quiet=chosen.json,
         tensorboard=chosen.tensorboard,
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
@@ -193,6 +196,13 @@ def _add_run(verbs: Verbs) -> None:
         action="store_false",
         help="train without proving first that the plan computes the same as one device",
     )
+    run.add_argument(
+        "--hosts", type=int, default=1, metavar="N", help="number of hosts; start the same command on each (default: 1)"
+    )
+    run.add_argument(
+        "--join", metavar="WHERE", help="where hosts without a common folder meet: HOST:PORT, or etcd://HOST:PORT,…"
+    )
+    run.add_argument("--key-file", metavar="FILE", help="32 random bytes, the same on every host, for --join HOST:PORT")
     run.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"
     )

@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "apply": {*CORE, "model"},
     "checkpoint": {"describe", "device"},
     "prove": {"describe", "device"},
-    "launch": {"describe", "device"},
+    "launch": {"describe", "device", "coordination"},
     "coordination": {"describe"},
     "runs": {"describe", "checkpoint"},
     "planner": PLANNER,

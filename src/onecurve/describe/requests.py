@@ -64,3 +64,13 @@ class CalibrationRequest:
 
     predicted: float
     measured: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistrationRequest:
+    """What the other hosts of a run must know about this one."""
+
+    script: str
+    arguments: tuple[str, ...]
+    name: str
+    address: str

@@ -50,6 +50,7 @@ class Launcher:
     @property
     def signal(self) -> SignalName:
         """The signal that requested the stop; another rank may have received it."""
+        self()
         return self._stop or ("SIGKILL" if self._channel.is_closed else "SIGINT")
 
     def _next(self) -> Message | None:

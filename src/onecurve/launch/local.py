@@ -38,7 +38,7 @@ class LocalRanks:
     def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = lambda _: None) -> None:
         """`program`: import path of the ranks' program, see `RankProgram`. `verb`, `request`: what is imported for.
         `say`: told what ranks want shown, and why a start is slow."""
-        self._template = TemplateProcess(program, verb, request, say)
+        self.template = TemplateProcess(program, verb, request, say)
         self._say = say
 
     def run(self, verb: str, request: str, ranks: int = 1, plan: Plan | None = None) -> Ended:
@@ -51,20 +51,21 @@ class LocalRanks:
 
     def ask(self, verb: str, request: str) -> str:
         """Return what one process answers. Raises InterruptError if a signal arrives first."""
-        ended = self.run(verb, request)
-        if ended.signal is not None or ended.results is None:
-            raise InterruptError("interrupted", ended.signal or "SIGINT")
-        return ended.results[0]
+        return _answer(self.run(verb, request))
+
+    async def ask_async(self, verb: str, request: str) -> str:
+        """The same as `ask`, in a running event loop."""
+        return _answer(await self._run(verb, request, 1, None))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self._template.close()
+        self.template.close()
 
     async def _run(self, verb: str, request: str, count: int, plan: Plan | None) -> Ended:
         received: list[SignalName] = []
-        with HostRanks(self._template) as ranks, socket.create_server((_LOOPBACK, 0)) as listener:
+        with HostRanks(self.template) as ranks, socket.create_server((_LOOPBACK, 0)) as listener:
             assignments = self._assignments(count, plan, listener)
             work = asyncio.ensure_future(self._work(ranks, verb, request, assignments, listener))
 
@@ -116,3 +117,9 @@ class LocalRanks:
             )
             for rank in range(count)
         ]
+
+
+def _answer(ended: Ended) -> str:
+    if ended.signal is not None or ended.results is None:
+        raise InterruptError("interrupted", ended.signal or "SIGINT")
+    return ended.results[0]

@@ -22,6 +22,8 @@ TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 ORIGIN = "run.json"
 HUGGING_FACE = "huggingface"
+MEETING = ".meeting"
+"""Where the hosts of a run find each other; it exists while they run."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def refuse_foreign_folder(folder: Path) -> None:
     """Refuse to write into a folder that holds something other than a run."""
     if folder.exists() and not folder.is_dir():
         raise OnecurveError(f"{folder}: is a file; give another --out")
-    is_empty = not folder.is_dir() or all(entry.name == LOCK for entry in folder.iterdir())
+    is_empty = not folder.is_dir() or all(
+        entry.name == LOCK or entry.name.startswith(MEETING) for entry in folder.iterdir()
+    )
     marks = ((folder / RECORDS).glob("rank-*.jsonl"), folder.glob(ORIGIN), (folder / CHECKPOINTS).glob("step-*"))
     if not is_empty and not any(any(files) for files in marks):
         raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")

@@ -1,22 +1,29 @@
 """Answers what a launcher, which does not import torch, must know about this host: its devices, and a plan for it."""
 
+import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
+import onecurve
 from onecurve.data.training_data import open_data
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
+from onecurve.describe.host import HostRegistration
 from onecurve.describe.plan import Plan
-from onecurve.describe.requests import CalibrationRequest, PlanRequest
+from onecurve.describe.requests import CalibrationRequest, PlanRequest, RegistrationRequest
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.launch.stop import Stop
+from onecurve.model.deferred import defer_init
 from onecurve.planner.clusters import cache_host, cached_host, this_host
 from onecurve.planner.planner import Planner
 from onecurve.predict.refinement import refined
+from onecurve.runtime.fingerprint import fingerprint
 from onecurve.verbs.probe import probe_this_host
 
 Say = Callable[[str], None]
@@ -29,12 +36,32 @@ _SHORT_RUN_SECONDS = 120.0
 
 def answer_maker(verb: str) -> Callable[[str, Say], Callable[[World, Stop, Plan | None], str]]:
     """Return the function that makes the worker for a question of the launcher."""
-    answer = {"devices": _devices, "plan here": _plan_here, "calibrate": _calibrate}[verb]
+    answer = {"devices": _devices, "plan here": _plan_here, "calibrate": _calibrate, "registration": _registration}[
+        verb
+    ]
     return lambda request, say: lambda _, __, ___: answer(request, say)
 
 
 def _devices(_: str, __: Say) -> str:
     return to_json(local_cluster())
+
+
+def _registration(request: str, _: Say) -> str:
+    """What this host is, what it runs, and which job it has, for the other hosts of a run."""
+    asked = from_json(RegistrationRequest, request.encode(), "request")
+    job = load_job(Path(asked.script), asked.arguments)
+    registration = HostRegistration(
+        name=asked.name,
+        address=asked.address,
+        devices=local_cluster(),
+        versions={
+            "onecurve": onecurve.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
+        job=fingerprint(job, defer_init(job.model, job.seed).module, open_data(job)),
+    )
+    return to_json(registration)
 
 
 def _plan_here(request: str, say: Say) -> str:

@@ -20,11 +20,13 @@ from onecurve.describe.summary import RunSummary
 from onecurve.device.environment import is_rank_of_launcher
 from onecurve.job.script_path import Script, script_path
 from onecurve.launch.local import LocalRanks
+from onecurve.launch.rendezvous import Rendezvous
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
-from onecurve.runs.folder import CHECKPOINTS, PLAN, refuse_foreign_folder
+from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, refuse_foreign_folder
 from onecurve.verbs.program import PROGRAM
+from onecurve.verbs.run_hosts import HostsRun
 
 _MIN_STEPS_TO_CALIBRATE = 20
 
@@ -40,6 +42,9 @@ def run(
     fresh: bool = False,
     change: str | Sequence[str] = (),
     check: bool = True,
+    hosts: int = 1,
+    join: str | None = None,
+    key_file: str | Path | None = None,
     quiet: bool = False,
     tensorboard: bool = False,
     say: Callable[[str], None] = lambda _: None,
@@ -66,6 +71,12 @@ def run(
             Default: none; a changed job is refused.
         check: Prove before the first update that the plan computes the same as one device, and stop if it does not: one
             step of a few samples, in float64. A job that was proved before is not proved again. Default: True.
+        hosts: Number of hosts. Start the same command on each of them; they meet in the run's folder, unless `join` is
+            given. Default: 1.
+        join: Where hosts meet that do not see the run's folder: `"HOST:PORT"`, an address of one of them, or
+            `"etcd://HOST:PORT,…"` (`etcds` for TLS). Default: None, in the folder.
+        key_file: A file of 32 random bytes, the same on every host, that only its owner can read; needed for
+            `"HOST:PORT"`. Default: None.
         quiet: Print nothing. Default: False.
         tensorboard: Also write TensorBoard events. Default: False.
         say: A function that is called with short texts about what is being planned. Default: they are dropped.
@@ -98,6 +109,15 @@ def run(
         tensorboard=tensorboard,
         verbose=is_verbose(),
     )
+    if hosts < 1:
+        raise OnecurveError(f"hosts = {hosts}; it must be at least 1")
+    if hosts > 1 and not is_rank_of_launcher():
+        _refuse_precision(precision)
+        if ranks is not None:
+            raise OnecurveError("ranks: of several hosts, each gets its part of the plan's ranks; give --plan instead")
+        rendezvous = Rendezvous(folder / MEETING, join, Path(key_file) if key_file is not None else None)
+        with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
+            return HostsRun(request, rendezvous, hosts, chosen, say).run(launcher)
     if is_rank_of_launcher() or ranks == 1 or (chosen is not None and chosen.mesh.size == 1 and ranks is None):
         return _run_here(request, chosen, precision, ranks)
     refuse_foreign_folder(folder)

@@ -1,0 +1,145 @@
+"""How this host reaches the others: through the run's folder, an address, or etcd."""
+
+import asyncio
+import getpass
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from onecurve.coordination.channel import JOB_KEY_BYTES
+from onecurve.coordination.client import RemoteCoordination
+from onecurve.coordination.coordination import Coordination
+from onecurve.coordination.etcd import EtcdCoordination
+from onecurve.coordination.etcd_address import EtcdAddress
+from onecurve.coordination.local import LocalCoordination
+from onecurve.coordination.server import Server
+from onecurve.describe.errors import OnecurveError
+from onecurve.launch.meeting import call_meeting, end_meeting, join_meeting
+from onecurve.launch.network import address_towards, own_address
+
+_JOIN_SECONDS = 600.0
+"""How long a host waits for the host that the others join."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Where the hosts of a run meet."""
+
+    file: Path
+    """A file in the run's folder, which all hosts see if there is no `join`."""
+    join: str | None = None
+    """HOST:PORT of the leader, or etcd://HOST:PORT,…"""
+    key_file: Path | None = None
+
+    @asynccontextmanager
+    async def meet(self) -> AsyncIterator[tuple[Coordination, str]]:
+        """Yield the service through which the hosts agree, and this host's address."""
+        if self.join is None:
+            meeting = self._meet_in_folder()
+        elif self.join.startswith(("etcd://", "etcds://")):
+            meeting = self._meet_in_etcd(self.join)
+        else:
+            meeting = self._meet_at(*_host_and_port(self.join), read_key(self.key_file))
+        async with meeting as met:
+            yield met
+
+    @asynccontextmanager
+    async def _meet_in_folder(self) -> AsyncIterator[tuple[Coordination, str]]:
+        address = own_address()
+        while True:
+            listener = socket.create_server((address, 0))
+            called = call_meeting(self.file, listener)
+            if called is not None:
+                async with _serving(listener, called.key) as coordination:
+                    try:
+                        yield coordination, address
+                    finally:
+                        end_meeting(self.file, called)
+                return
+            listener.close()
+            joined = await join_meeting(self.file)
+            if joined is not None:
+                async with _closing(joined):
+                    yield joined, address
+                return
+
+    @asynccontextmanager
+    async def _meet_at(self, host: str, port: int, key: bytes) -> AsyncIterator[tuple[Coordination, str]]:
+        """The host that owns the address serves; the others connect to it."""
+        try:
+            listener = socket.create_server((host, port))
+        except OSError:  # not this host's address, or served by another keeper of this host
+            joined = await _connect(host, port, key)
+            async with _closing(joined):
+                yield joined, address_towards(host, port)
+            return
+        async with _serving(listener, key) as coordination:
+            yield coordination, str(listener.getsockname()[0])
+
+    @asynccontextmanager
+    async def _meet_in_etcd(self, url: str) -> AsyncIterator[tuple[Coordination, str]]:
+        address = EtcdAddress.parse(url)
+        name = re.sub(r"[^!-~]", "_", f"{getpass.getuser()}/{self.file.parent}")
+        coordination = EtcdCoordination(address, name)
+        async with _closing(coordination):
+            yield coordination, address_towards(*address.endpoints[0])
+
+
+def read_key(path: Path | None) -> bytes:
+    """Read the job's key from a file that only its owner can read."""
+    if path is None:
+        raise OnecurveError(
+            "--join HOST:PORT needs --key-file: make one with 'head -c 32 /dev/urandom > job.key; chmod 600 job.key', "
+            "and copy it to every host"
+        )
+    try:
+        if path.stat().st_mode & 0o077:
+            raise OnecurveError(f"{path}: other users can read it; run 'chmod 600 {path}'")
+        key = path.read_bytes()
+    except OSError as error:
+        raise OnecurveError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(key) != JOB_KEY_BYTES:
+        raise OnecurveError(
+            f"{path}: it has {len(key)} bytes, and a key has {JOB_KEY_BYTES}; make one with 'head -c 32 /dev/urandom'"
+        )
+    return key
+
+
+@asynccontextmanager
+async def _serving(listener: socket.socket, key: bytes) -> AsyncIterator[Coordination]:
+    server = Server(listener, key)
+    server.start()
+    coordination = LocalCoordination(server)
+    try:
+        yield coordination
+        await asyncio.sleep(_LAST_WORDS_SECONDS)
+    finally:
+        await coordination.close()
+        await server.close()
+
+
+_LAST_WORDS_SECONDS = 1.0
+"""The other hosts read how the run ended before the server is gone."""
+
+
+@asynccontextmanager
+async def _closing(coordination: Coordination) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await coordination.close()
+
+
+async def _connect(host: str, port: int, key: bytes) -> RemoteCoordination:
+    """Connect to the leader, which may be started later than this host."""
+    return await RemoteCoordination.connect(host, port, key, timeout=_JOIN_SECONDS)
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise OnecurveError(f"--join {text}: give HOST:PORT, or etcd://HOST:PORT,…")
+    return host.strip("[]"), int(port)

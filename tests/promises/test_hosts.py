@@ -1,0 +1,124 @@
+"""Runs of several hosts. Here the hosts are keepers on one machine, which meet and train as on several."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from harness import SMALL, onecurve, wait_for_steps
+
+PLAN = "replicate2 mb4"
+
+
+class Host:
+    """One keeper, started as on a host of its own."""
+
+    def __init__(self, name: str, folder: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "onecurve", "run", SMALL, *arguments, "--plan", PLAN, "--hosts", "2"]
+        environment = {**os.environ, "SLURMD_NODENAME": name, "OMP_NUM_THREADS": "1"}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
+
+    def end(self) -> tuple[int, str]:
+        """Wait until it has ended; return its exit status and what it printed."""
+        output, _ = self.process.communicate(timeout=120)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def start(tmp_path: Path):
+    hosts: list[Host] = []
+
+    def start_hosts(*arguments_of_each: Sequence[str]) -> list[Host]:
+        hosts.extend(Host(f"h{n}", tmp_path, *arguments) for n, arguments in enumerate(arguments_of_each))
+        return hosts
+
+    yield start_hosts
+    for host in hosts:
+        host.process.kill()
+        host.process.wait()
+
+
+def new_key(path: Path) -> str:
+    path.write_bytes(os.urandom(32))
+    path.chmod(0o600)
+    return str(path)
+
+
+@pytest.mark.parametrize("meet", ["folder", "join"])
+def test_two_hosts_train_what_one_host_trains(meet: str, start, tmp_path: Path) -> None:
+    address = ("--join", "127.0.0.1:29613", "--key-file", new_key(tmp_path / "key")) if meet == "join" else ()
+    hosts = start(("--out", "two", *address), ("--out", "two", *address))
+    ends = [host.end() for host in hosts]
+    assert [status for status, _ in ends] == [0, 0], ends
+    one = onecurve("run", SMALL, "--plan", PLAN, "--out", "one", cwd=tmp_path, OMP_NUM_THREADS="1")
+    assert one.returncode == 0, one.stderr
+    weights = [(tmp_path / out / "weights.safetensors").read_bytes() for out in ("one", "two")]
+    assert weights[0] == weights[1]
+    assert not list((tmp_path / "two").glob(".meeting*"))
+    assert (tmp_path / "two" / "records" / "rank-1.jsonl").is_file()
+
+
+def test_another_job_is_refused_on_both_hosts_and_both_sides_are_named(start) -> None:
+    ends = [host.end() for host in start(("--out", "a"), ("epochs=7", "--out", "a"))]
+    for status, output in ends:
+        assert status == 1
+        assert "does not fit: its job's steps is" in output
+        assert "on host h" in output
+
+
+def test_another_key_is_refused(start, tmp_path: Path) -> None:
+    join = ("--out", "a", "--join", "127.0.0.1:29614", "--key-file")
+    hosts = start((*join, new_key(tmp_path / "a.key")), (*join, new_key(tmp_path / "b.key")))
+    deadline = time.monotonic() + 60
+    while (refused := next((host for host in hosts if host.process.poll() is not None), None)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    status, output = refused.end()
+    assert status == 1
+    assert "does not know this job's key: the key differs: give the same --key-file on every host" in output
+    assert "127.0.0.1:29614" in output
+
+
+def test_a_host_that_is_killed_ends_the_run_and_is_named(start, tmp_path: Path) -> None:
+    hosts = start(*(("slow=0.05", "epochs=1000", "--out", "a") for _ in range(2)))
+    wait_for_steps(tmp_path / "a", 2, rank=1)
+    follower = _follower(hosts, tmp_path)
+    follower.process.kill()
+    begin = time.monotonic()
+    status, output = next(host for host in hosts if host is not follower).end()
+    assert status == 1
+    assert "lost" in output
+    assert time.monotonic() - begin < 30
+
+
+def test_a_signal_to_one_host_stops_and_saves_the_run_on_all(start, tmp_path: Path) -> None:
+    hosts = start(*(("slow=0.05", "epochs=1000", "--out", "a") for _ in range(2)))
+    wait_for_steps(tmp_path / "a", 2, rank=1)
+    _follower(hosts, tmp_path).process.send_signal(signal.SIGTERM)
+    ends = [host.end() for host in hosts]
+    assert [status for status, _ in ends] == [75, 75], ends
+    assert (tmp_path / "a" / "weights.safetensors").is_file()
+
+
+def _follower(hosts: Sequence[Host], folder: Path) -> Host:
+    """The host that does not have rank 0: the leader has called the meeting and holds rank 0's records open."""
+    records = folder / "a" / "records" / "rank-0.jsonl"
+    for host in hosts:
+        if not _holds_open(host.process.pid, records):
+            return host
+    raise AssertionError("both hosts have rank 0")
+
+
+def _holds_open(pid: int, path: Path) -> bool:
+    """True if the process or a descendant has the file open."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    descriptors = Path(f"/proc/{pid}/fd").iterdir()
+    return any(os.path.realpath(entry) == str(path) for entry in descriptors) or any(
+        _holds_open(int(child), path) for child in children
+    )
