@@ -8,6 +8,7 @@ from torch import nn
 from onecurve.describe.errors import OnecurveError
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+"""Modules that are indexed and iterated over, which a placeholder is not."""
 
 
 class AbsentModule(nn.Module):

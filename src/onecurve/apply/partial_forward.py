@@ -239,7 +239,7 @@ class _Run:
     captured: dict[BlockOutput, Tensor] = field(default_factory=dict)
     """What this stage's blocks have returned so far."""
     position: int = 0
-    """Number of calls of `reseed` for a full model."""
+    """Number of starts and ends of blocks and units so far, present or absent."""
     call_counts: Counter[str] = field(default_factory=Counter)
     """Number of calls of each absent module."""
 

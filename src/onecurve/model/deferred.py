@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
@@ -128,8 +128,9 @@ def defer_init(build: Callable[[], nn.Module], seed: int) -> DeferredModel:
     except OnecurveError:
         raise
     except Exception as error:  # user code under fake tensors may raise anything; the real constructor decides
-        first_line = str(error).partition("\n")[0]
-        reason = f"{type(error).__name__}: {first_line}"
+        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        if isinstance(error, DynamicOutputShapeException):
+            reason = f"the shape of what {error.func} returns depends on values, which a recording does not have"
         _log.info("the model's constructor could not be recorded", exc_info=True)
     module = build_real(build_and_look, seed)
     warning = f"the model's constructor could not be recorded ({reason}); every rank builds it in full"

@@ -21,6 +21,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.model.running_module import module_text, running_modules
 
 _DISPATCH_OF_A_TENSOR = inspect.unwrap(FakeTensor.__torch_dispatch__.__func__).__code__  # type: ignore[attr-defined]
 _FAKE_TENSOR_ATTRIBUTES = {"fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"}
@@ -68,8 +69,7 @@ class GuardedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 
 def _leak_message(frame: FrameType) -> str:
     operation = frame.f_locals.get("func", "an operation")
-    module = _running_module(frame)
-    where = f"module {module}" if module else "model"
+    where = module_text(running_modules(frame))
     arguments = pytree.tree_leaves((frame.f_locals.get("args"), frame.f_locals.get("kwargs")))
     if any(isinstance(argument, nn.Parameter) for argument in arguments):
         return (
@@ -82,21 +82,6 @@ def _leak_message(frame: FrameType) -> str:
         "tensors left it in an object that is not part of the module (a cache, a global variable, a closure); store it "
         "with register_buffer, or create it in forward"
     )
-
-
-def _running_module(frame: FrameType | None) -> str:
-    """The class of the innermost module whose forward is running, with its name in the outermost one."""
-    modules: list[nn.Module] = []
-    while frame is not None:
-        candidate = frame.f_locals.get("self")
-        if isinstance(candidate, nn.Module):
-            modules.append(candidate)
-        frame = frame.f_back
-    if not modules:
-        return ""
-    names = (name for name, module in modules[-1].named_modules() if module is modules[0])
-    name = next(names, "")
-    return f"{name!r} ({type(modules[0]).__name__})" if name else type(modules[0]).__name__
 
 
 def copy_user_attributes(source: Tensor, target: Tensor) -> None:

@@ -121,7 +121,7 @@ def test_a_micro_batch_is_fake_and_not_larger_than_the_global_batch() -> None:
 
 
 def test_a_constructor_that_cannot_be_recorded_is_refused_with_the_reason() -> None:
-    with pytest.raises(OnecurveError, match=r"constructor could not be recorded \(\w+: .*aten\.nonzero"):
+    with pytest.raises(OnecurveError, match=r"constructor could not be recorded \(.*aten\.nonzero.* depends on values"):
         trace(make_job(Selects))
 
 
