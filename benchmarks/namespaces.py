@@ -5,6 +5,7 @@ Each host is a network namespace on a common bridge, with a rate-limited link, o
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ _BRIDGE = "ocbr"
 _CGROUP = Path("/sys/fs/cgroup/cpu")
 _CPU_PERIOD = 4_000
 """Period of the CPU quota in microseconds; short, so that a rank under a quota runs slowly and not in bursts."""
+_EXIT_SECONDS = 10.0
 _LINK_BURST = {"100mbit": "64kb", "1gbit": "160kb"}
 """Burst size of the token bucket for each link rate; small, so that short messages are slowed too."""
 
@@ -78,9 +80,20 @@ def emulated_hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[l
 def _remove(hosts: Sequence[Host]) -> None:
     for host in hosts:
         subprocess.run(["ip", "netns", "del", host.name], capture_output=True, check=False)
-        if (_CGROUP / host.name).exists():
-            (_CGROUP / host.name).rmdir()
+        _remove_cgroup(_CGROUP / host.name)
     subprocess.run(["ip", "link", "del", _BRIDGE], capture_output=True, check=False)
+
+
+def _remove_cgroup(folder: Path) -> None:
+    """Processes that were just killed may still be in it."""
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while folder.exists():
+        try:
+            folder.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def _run(*commands: str) -> None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 import onecurve
 from onecurve.describe.convert import to_document, to_json, to_plain
-from onecurve.describe.errors import InterruptError, full_text
+from onecurve.describe.errors import InterruptError, OnecurveError, full_text
 from onecurve.report.log import log_to_stderr
 from onecurve.report.text import print_lines
 
@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _read(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the arguments. argparse refuses words after flags; `run train.py --ranks 2 lr=1e-4` is allowed here."""
     parser = _parser()
-    chosen, rest = parser.parse_known_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    chosen, rest = parser.parse_known_args(words, argparse.Namespace(words=words))
     unknown = [word for word in rest if word.startswith("-")]
     if unknown:
         parser.error(f"unknown flag {unknown[0]}; see 'onecurve --help' and the verb's own --help")
@@ -66,6 +67,8 @@ def _run(chosen: argparse.Namespace) -> int:
     from onecurve.report.summary import summary_lines
     from onecurve.verbs.run import run
 
+    if chosen.slurm is not None:
+        return _submit(chosen)
     summary = run(
         chosen.script,
         chosen.arguments,
@@ -87,6 +90,31 @@ def _run(chosen: argparse.Namespace) -> int:
         return 0
     _print_result(summary_lines(summary), to_document(summary) if chosen.json else None)
     return _interrupted_status(summary.ended) if summary.interrupted else 0
+
+
+def _submit(chosen: argparse.Namespace) -> int:
+    from onecurve.verbs.submit import submit_run
+
+    if chosen.hosts is not None:
+        raise OnecurveError("--hosts: Slurm decides it; write --slurm '--nodes=N …'")
+    ended_well = submit_run(
+        chosen.slurm,
+        chosen.script,
+        chosen.out,
+        _without("--slurm", chosen.words),
+        say=_print_to_stderr,
+        show=lambda text: print(text, end="", flush=True),
+    )
+    return 0 if ended_well else 1
+
+
+def _without(option: str, words: Sequence[str]) -> list[str]:
+    """The words without an option and its value."""
+    left = [word for word in words if not word.startswith(f"{option}=")]
+    if option in left:
+        at = left.index(option)
+        del left[at : at + 2]
+    return left
 
 
 def _check(chosen: argparse.Namespace) -> int:
@@ -113,7 +141,14 @@ def _probe(chosen: argparse.Namespace) -> int:
     from onecurve.report.cluster import cluster_lines
     from onecurve.verbs.probe import probe
 
-    cluster = probe(chosen.out, quiet=chosen.json)
+    cluster = probe(
+        chosen.out,
+        hosts=chosen.hosts,
+        join=chosen.join,
+        key_file=chosen.key_file,
+        quiet=chosen.json,
+        say=_print_to_stderr if not chosen.json else lambda _: None,
+    )
     if cluster is not None:
         lines = [*cluster_lines(cluster), f"written: {chosen.out}"]
         _print_result(lines, to_document(cluster) if chosen.json else None)
@@ -196,15 +231,28 @@ def _add_run(verbs: Verbs) -> None:
         action="store_false",
         help="train without proving first that the plan computes the same as one device",
     )
+    _add_hosts(run)
     run.add_argument(
-        "--hosts", type=int, default=1, metavar="N", help="number of hosts; start the same command on each (default: 1)"
+        "--slurm",
+        metavar="OPTIONS",
+        help="submit the run to Slurm with these options of sbatch, such as '--nodes=2 --time=1:00:00', and follow it",
     )
-    run.add_argument(
-        "--join", metavar="WHERE", help="where hosts without a common folder meet: HOST:PORT, or etcd://HOST:PORT,…"
-    )
-    run.add_argument("--key-file", metavar="FILE", help="32 random bytes, the same on every host, for --join HOST:PORT")
     run.add_argument(
         "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"
+    )
+
+
+def _add_hosts(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--hosts",
+        metavar="N",
+        help="number of hosts, or MIN:MAX; start the same command on each (default: 1, or what srun and mpirun say)",
+    )
+    verb.add_argument(
+        "--join", metavar="WHERE", help="where hosts without a common folder meet: HOST:PORT, or etcd://HOST:PORT,…"
+    )
+    verb.add_argument(
+        "--key-file", metavar="FILE", help="32 random bytes, the same on every host, for --join HOST:PORT"
     )
 
 
@@ -250,6 +298,7 @@ def _add_probe(verbs: Verbs) -> None:
     probe.add_argument(
         "--out", default="cluster.toml", metavar="FILE", help="file for the result (default: cluster.toml)"
     )
+    _add_hosts(probe)
 
 
 def _add_export(verbs: Verbs) -> None:

@@ -1,6 +1,7 @@
 """Runs of several hosts. Here the hosts are keepers on one machine, which meet and train as on several."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from coordination_services import running_etcd
 from harness import SMALL, onecurve, wait_for_steps
 
 PLAN = "replicate2 mb4"
@@ -18,8 +20,8 @@ PLAN = "replicate2 mb4"
 class Host:
     """One keeper, started as on a host of its own."""
 
-    def __init__(self, name: str, folder: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "onecurve", "run", SMALL, *arguments, "--plan", PLAN, "--hosts", "2"]
+    def __init__(self, name: str, folder: Path, *arguments: str, plan: str = PLAN) -> None:
+        command = [sys.executable, "-m", "onecurve", "run", SMALL, *arguments, "--plan", plan, "--hosts", "2"]
         environment = {**os.environ, "SLURMD_NODENAME": name, "OMP_NUM_THREADS": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self.process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
@@ -34,14 +36,21 @@ class Host:
 def start(tmp_path: Path):
     hosts: list[Host] = []
 
-    def start_hosts(*arguments_of_each: Sequence[str]) -> list[Host]:
-        hosts.extend(Host(f"h{n}", tmp_path, *arguments) for n, arguments in enumerate(arguments_of_each))
-        return hosts
+    def start_hosts(*arguments_of_each: Sequence[str], plan: str = PLAN) -> list[Host]:
+        started = [
+            Host(f"h{len(hosts) + n}", tmp_path, *arguments, plan=plan) for n, arguments in enumerate(arguments_of_each)
+        ]
+        hosts.extend(started)
+        return started
 
     yield start_hosts
     for host in hosts:
         host.process.kill()
         host.process.wait()
+
+
+def assert_statuses(ends: Sequence[tuple[int, str]], *statuses: int) -> None:
+    assert [status for status, _ in ends] == [*statuses], "\n".join(f"{status}:\n{text}" for status, text in ends)
 
 
 def new_key(path: Path) -> str:
@@ -55,13 +64,58 @@ def test_two_hosts_train_what_one_host_trains(meet: str, start, tmp_path: Path) 
     address = ("--join", "127.0.0.1:29613", "--key-file", new_key(tmp_path / "key")) if meet == "join" else ()
     hosts = start(("--out", "two", *address), ("--out", "two", *address))
     ends = [host.end() for host in hosts]
-    assert [status for status, _ in ends] == [0, 0], ends
+    assert_statuses(ends, 0, 0)
     one = onecurve("run", SMALL, "--plan", PLAN, "--out", "one", cwd=tmp_path, OMP_NUM_THREADS="1")
     assert one.returncode == 0, one.stderr
     weights = [(tmp_path / out / "weights.safetensors").read_bytes() for out in ("one", "two")]
     assert weights[0] == weights[1]
     assert not list((tmp_path / "two").glob(".meeting*"))
     assert (tmp_path / "two" / "records" / "rank-1.jsonl").is_file()
+
+
+def test_runs_of_the_same_name_follow_each_other_through_etcd(start, tmp_path: Path) -> None:
+    with running_etcd(tmp_path, 1) as etcd:
+        for epochs, steps in (("1", 8), ("2", 16)):
+            arguments = (f"epochs={epochs}", "--out", "a", "--fresh", "--join", etcd.url())
+            ends = [host.end() for host in start(arguments, arguments)]
+            assert_statuses(ends, 0, 0)
+            done = [output for _, output in ends if f"done: {steps} of {steps} steps" in output]
+            assert len(done) == 1, ends  # only the host that leads prints the summary
+
+
+def test_hosts_without_a_plan_are_planned_for(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arguments = ("--out", "a")
+    ends = [host.end() for host in start(arguments, arguments, plan="auto")]
+    assert_statuses(ends, 0, 0)
+    leader = next(output for _, output in ends if "measuring the links between the hosts" in output)
+    assert re.search(r"plan .* on [12] of 2 hosts", leader)
+    assert list((tmp_path / "cache").rglob("link-*.json"))
+
+
+def test_a_host_that_comes_too_late_is_turned_away(start, tmp_path: Path) -> None:
+    arguments = ("slow=0.05", "epochs=1000", "--out", "a")
+    hosts = start(arguments, arguments)
+    wait_for_steps(tmp_path / "a", 2, rank=1)
+    (late,) = start(arguments)
+    status, output = late.end()
+    assert status == 1
+    assert "the run has begun without this host, on h" in output
+    hosts[0].process.send_signal(signal.SIGTERM)
+    assert [host.end()[0] for host in hosts] == [75, 75]
+
+
+def test_a_signal_ends_the_wait_for_other_hosts(start, tmp_path: Path) -> None:
+    (host,) = start(("--out", "a"))
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "a" / ".meeting").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    host.process.send_signal(signal.SIGTERM)
+    status, output = host.end()
+    assert status == 75
+    assert "interrupted" in output
+    assert not list((tmp_path / "a").glob(".meeting*"))
 
 
 def test_another_job_is_refused_on_both_hosts_and_both_sides_are_named(start) -> None:
@@ -102,7 +156,7 @@ def test_a_signal_to_one_host_stops_and_saves_the_run_on_all(start, tmp_path: Pa
     wait_for_steps(tmp_path / "a", 2, rank=1)
     _follower(hosts, tmp_path).process.send_signal(signal.SIGTERM)
     ends = [host.end() for host in hosts]
-    assert [status for status, _ in ends] == [75, 75], ends
+    assert_statuses(ends, 75, 75)
     assert (tmp_path / "a" / "weights.safetensors").is_file()
 
 

@@ -42,14 +42,14 @@ class RemoteCoordination:
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, job_key: bytes, timeout: float = TIMEOUT_SECONDS
+        cls, host: str, port: int, job_key: bytes, timeout: float = TIMEOUT_SECONDS, *, patience: float | None = None
     ) -> "RemoteCoordination":
-        """Connect to a server.
+        """Connect to a server. `patience`: seconds that it may take to appear; None: `timeout`.
 
         Raises JobKeyError if it does not know the job's key, and UnreachableError if it does not answer in time.
         """
         client = cls(host, port, job_key, timeout)
-        await client._connect()
+        await client._connect(timeout if patience is None else patience)
         return client
 
     @property
@@ -166,13 +166,13 @@ class RemoteCoordination:
             async with asyncio.timeout(self._timeout):
                 return await future
         except TimeoutError:
-            raise self._unreachable(f"it did not answer the request {operation!r}") from None
+            raise self._unreachable(f"it did not answer the request {operation!r}", self._timeout) from None
         finally:
             del self._pending[number]
 
-    async def _connect(self) -> None:
+    async def _connect(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
+        deadline = loop.time() + timeout
         pause = _FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -180,7 +180,7 @@ class RemoteCoordination:
                 break
             except (OSError, TimeoutError) as error:
                 if loop.time() + pause > deadline:
-                    raise self._unreachable(str(error) or "it did not answer") from None
+                    raise self._unreachable(str(error) or "it did not answer", timeout) from None
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # thousands of hosts must not return at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
         self._connection = connection
@@ -206,7 +206,7 @@ class RemoteCoordination:
 
     async def _reconnect(self) -> None:
         try:
-            await self._connect()
+            await self._connect(self._timeout)
         except CoordinationError as error:
             self._fail(error)
 
@@ -218,10 +218,10 @@ class RemoteCoordination:
         for watch in self._watches.values():
             watch.fail(error)
 
-    def _unreachable(self, reason: str) -> UnreachableError:
+    def _unreachable(self, reason: str, seconds: float) -> UnreachableError:
         return UnreachableError(
             f"{self._host}:{self._port} could not be reached from host {socket.gethostname()!r} "
-            f"for {self._timeout:g} s ({reason}): check that onecurve still runs there and that no firewall "
+            f"for {seconds:g} s ({reason}): check that onecurve still runs there and that no firewall "
             "blocks this port"
         )
 

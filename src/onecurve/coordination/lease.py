@@ -39,8 +39,9 @@ class Lease:
         """Give the lease back: its keys are deleted now. Does nothing if it is lost."""
         await self.abandon()
         if not self.lost.is_set():
-            with suppress(UnreachableError):  # it expires by itself
-                await self._revoke()
+            with suppress(UnreachableError, TimeoutError):  # it expires by itself
+                async with asyncio.timeout(self.seconds):
+                    await self._revoke()
 
     async def abandon(self) -> None:
         """Stop the renewals and leave the lease to expire."""

@@ -4,11 +4,14 @@ Each micro-batch is collated from its own samples; it is never a slice of a larg
 generators of Python, NumPy and torch are seeded by (seed, epoch, i), so augmentation is the same under every plan.
 """
 
+import atexit
+import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
@@ -113,7 +116,9 @@ class MicroBatches:
                 worker_init_fn=partial(_init_worker, os.getpid()),
                 pin_memory=torch.accelerator.is_available(),  # copies to the device are asynchronous only from there
             )
+            others = multiprocessing.active_children()
             self._first_iterator = iter(self._loader)
+            atexit.register(_kill_workers, [new for new in multiprocessing.active_children() if new not in others])
 
     def rewind(self) -> None:
         """Drop the batches that were read ahead, because the sample groups have changed."""
@@ -234,13 +239,21 @@ def _identity(micro: Any) -> Any:
     return micro
 
 
+def _kill_workers(workers: Sequence[BaseProcess]) -> None:
+    """End the workers of a rank that ends: Python would ask them with SIGTERM, which they ignore, and wait."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch reports a worker that was killed as a failure
+    for worker in workers:
+        worker.kill()
+
+
 def _init_worker(rank_pid: int, _: int) -> None:
     """Let a worker process live exactly as long as its rank.
 
-    The rank decides when to stop. A Ctrl-C reaches the whole process group and must not end the workers; the end of the
-    rank must. A launched rank ignores all signals that ask to stop, and its workers inherit that.
+    The rank decides when to stop. A signal of a terminal or of Slurm reaches every process and must not end the
+    workers; the end of the rank must.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     die_with_parent(rank_pid)
     torch.set_num_threads(1)
     unpin_cores()

@@ -10,6 +10,9 @@ from onecurve.describe.arithmetic import interpolate
 from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
 
+_SAME_GROUP_RATIO = 1.4
+"""Hosts whose matmul rates differ by less than this factor form one group."""
+
 
 @dataclass(frozen=True)
 class Link:
@@ -131,6 +134,16 @@ class HostGroup:
     @property
     def kind(self) -> str:
         return self.device.kind
+
+    def is_similar(self, other: "HostGroup") -> bool:
+        """True if the hosts of both have the same number of cores and devices, and about the same speed."""
+        ratio = self.device.speed("fp32") / other.device.speed("fp32")
+        return (
+            1 / _SAME_GROUP_RATIO < ratio < _SAME_GROUP_RATIO
+            and self.cores_per_host == other.cores_per_host
+            and self.devices_per_host == other.devices_per_host
+            and self.kind == other.kind
+        )
 
     def as_ranks(self, ranks: int) -> "HostGroup":
         """Return the group with `ranks` ranks per CPU host, which share its cores; accelerators are unchanged."""

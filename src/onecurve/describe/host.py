@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from onecurve.describe.assignment import RankFailure
+from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.errors import SignalName
+from onecurve.describe.errors import OnecurveError, SignalName
 from onecurve.describe.plan import Plan
 
 
@@ -23,22 +23,64 @@ class HostRegistration:
     """The fingerprint of its job, field by field."""
 
 
+@dataclass(frozen=True)
+class HostRange:
+    """How many hosts a run may have: `4`, or `2:4` for at least 2 and at most 4."""
+
+    least: int
+    most: int
+
+    @staticmethod
+    def parse(text: str | int) -> "HostRange":
+        least, colon, most = str(text).partition(":")
+        if not least.isdecimal() or not (most if colon else least).isdecimal():
+            raise OnecurveError(f"hosts = {text!r}: give a number, or MIN:MAX")
+        hosts = HostRange(int(least), int(most if colon else least))
+        if not 1 <= hosts.least <= hosts.most:
+            raise OnecurveError(f"hosts = {text!r}: there must be at least 1, and MAX must not be less than MIN")
+        return hosts
+
+    def __str__(self) -> str:
+        return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class HostAssignment:
     """A host's place in one generation."""
 
-    generation: int
-    first_rank: int
+    refusal: str = ""
+    """Why the run does not need this host; empty if it does."""
+    generation: int = 0
+    work: str = ""
+    """What the ranks do: a verb of their program."""
+    first_rank: int = 0
     """Rank of the host's first process; the others follow."""
-    ranks: int
+    ranks: int = 0
     """Number of ranks on this host."""
-    size: int
+    size: int = 0
     """Number of ranks on all hosts."""
-    store_host: str
-    store_port: int
+    store_host: str = ""
+    store_port: int = 0
     plan: Plan | None = None
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the plan was given."""
+
+    def of_ranks(self, interface: str) -> list[Assignment]:
+        """The assignments of the host's ranks. `interface`: network device that leads to the other hosts."""
+        return [
+            Assignment(
+                generation=self.generation,
+                rank=self.first_rank + local_rank,
+                size=self.size,
+                local_rank=local_rank,
+                local_size=self.ranks,
+                store_host=self.store_host,
+                store_port=self.store_port,
+                interface=interface,
+                plan=self.plan,
+            )
+            for local_rank in range(self.ranks)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +90,6 @@ class HostReport:
     result: str | None = None
     """What rank 0 returned, on its host; None on other hosts, and if the ranks did not end well."""
     failures: tuple[RankFailure, ...] = ()
-    stopped: SignalName | None = None
-    """The signal that killed the ranks before they could finish."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,4 +102,4 @@ class RunEnd:
     """What ended the run, as a message; empty if nothing did."""
     is_input_error: bool = False
     stopped: SignalName | None = None
-    """The signal that killed the ranks before they could finish."""
+    """The signal that ended the run before its ranks could finish."""

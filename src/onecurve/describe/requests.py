@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from onecurve.describe.cluster import Cluster
 from onecurve.describe.plan import Plan, Precision
 
 
@@ -50,12 +51,14 @@ class ProbeRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """A plan of a job for this host."""
+    """A plan of a job."""
 
     script: str
     arguments: tuple[str, ...]
     precisions: tuple[Precision, ...]
     """What the plan may compute in."""
+    cluster: Cluster | None = None
+    """The hosts to plan for; None: this host."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +73,10 @@ class CalibrationRequest:
 class RegistrationRequest:
     """What the other hosts of a run must know about this one."""
 
-    script: str
-    arguments: tuple[str, ...]
     name: str
     address: str
+    script: str = ""
+    """Empty: there is no job."""
+    arguments: tuple[str, ...] = ()
+    measures: bool = False
+    """Measure the devices if they never were, as a plan needs it."""

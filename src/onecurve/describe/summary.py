@@ -76,6 +76,11 @@ class RunSummary:
     """None if the run was not planned by `onecurve run`."""
 
     @property
+    def signal(self) -> SignalName | None:
+        """The signal that ended the run before it was done, or None if none did."""
+        return self.ended if self.ended != "finished" and self.ended != "early_stopping" else None
+
+    @property
     def interrupted(self) -> bool:
         """True if a signal ended the run before it was done; started again, it continues."""
-        return self.ended not in ("finished", "early_stopping")
+        return self.signal is not None

@@ -9,7 +9,7 @@ from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
-from onecurve.device.environment import is_rank_of_launcher
+from onecurve.device.environment import is_rank_of_torchrun
 from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
 
@@ -52,8 +52,8 @@ class World:
 
     @staticmethod
     def from_environment() -> "World | None":
-        """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; return None if no launcher has set them."""
-        if not is_rank_of_launcher():
+        """Read RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; return None if torchrun has not set them."""
+        if not is_rank_of_torchrun():
             return None
         try:
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

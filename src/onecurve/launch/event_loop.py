@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -23,21 +24,22 @@ def run_to_end(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def _run_in_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    results: list[T] = []
-    errors: list[BaseException] = []
+    """Run the coroutine in an event loop of another thread. An interrupt of this thread cancels it."""
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
 
-    def run() -> None:
+    async def run() -> T:
+        running.append((asyncio.get_running_loop(), asyncio.current_task()))
+        return await work()
+
+    with ThreadPoolExecutor(1, "onecurve launcher") as thread:
+        future = thread.submit(lambda: asyncio.run(run()))
         try:
-            results.append(asyncio.run(work()))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run, name="onecurve launcher")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+            return future.result()
+        except KeyboardInterrupt:
+            for loop, task in running:
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+            raise
 
 
 async def readable(source: MessageSocket) -> None:
@@ -48,6 +50,18 @@ async def readable(source: MessageSocket) -> None:
         await arrived.wait()
     finally:
         loop.remove_reader(source)
+
+
+async def first_to_end(*work: Awaitable[T]) -> T:
+    """Return the result of the first to end, or raise its error; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task.done()).result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextmanager

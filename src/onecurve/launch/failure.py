@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from onecurve.describe.assignment import RankFailure
 from onecurve.describe.errors import OnecurveError
 
+CAUSE_SECONDS = 5.0
+"""How long a failure that may follow from another one waits for that one."""
 _NOTICE_SECONDS = 3.0
 """Errors that a killed rank causes on others can be reported this long before its end is noticed."""
 
@@ -30,6 +32,11 @@ def first_failure(failures: Sequence[RankFailure]) -> RankFailedError:
     error = RankFailedError(failure.text if failure.is_input_error else f"rank {failure.rank} failed: {failure.text}")
     error.is_input_error = failure.is_input_error
     return error
+
+
+def is_cause(failure: RankFailure) -> bool:
+    """True if the failure does not follow from that of another rank, as a lost connection or torch's abort does."""
+    return not failure.lost_connection and failure.exit_status != -signal.SIGABRT
 
 
 def _cause_order(failure: RankFailure) -> tuple[int, float]:

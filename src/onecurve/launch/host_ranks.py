@@ -2,21 +2,20 @@
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from onecurve.describe.assignment import Assignment, RankFailure
-from onecurve.describe.errors import SignalName
-from onecurve.launch.message_socket import MessageSocket
+from onecurve.describe.errors import OnecurveError, SignalName
+from onecurve.launch.failure import CAUSE_SECONDS, is_cause
+from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.rank_process import RankProcess
 from onecurve.launch.template_process import TemplateProcess
 
-_CAUSE_SECONDS = 5.0
-"""How long a failure that may follow from another one waits for that one."""
 _EXIT_SECONDS = 10.0
 """A rank that has nothing more to do ends within this time, or is killed."""
 
@@ -29,6 +28,8 @@ class HostRanks:
     def __init__(self, template: TemplateProcess) -> None:
         self._template = template
         self._ranks: list[RankProcess] = []
+        self._numbers: list[int] = []
+        """The numbers that the template gave the ranks."""
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 
@@ -39,16 +40,15 @@ class HostRanks:
     async def start(self, count: int, verb: str, request: str, say: Callable[[str], None]) -> None:
         """Start `count` ranks for a request, which then wait for an assignment. `say`: told what ranks want shown."""
         await self._template.ready()
-        environment = {"PYTHONUNBUFFERED": "1"}
         loop = asyncio.get_running_loop()
         for _ in range(count):
             channel, other = MessageSocket.pair()
             rank = RankProcess(local_rank=len(self._ranks), channel=channel, say=say)
             self._ranks.append(rank)
             with other:
-                self._template.fork(rank.local_rank, verb, request, other.fileno(), environment)
+                number = self._template.fork(verb, request, other.fileno(), partial(self._on_report, rank))
+            self._numbers.append(number)
             loop.add_reader(channel, self._on_message, rank)
-        loop.add_reader(self._template.control, self._on_template)
 
     async def run(self, assignments: Sequence[Assignment], store: int | None) -> list[str]:
         """Run one generation; return the ranks' results. `store`: descriptor for rank 0's store, if it is here.
@@ -86,18 +86,23 @@ class HostRanks:
                     await self._change()
         self.kill()
 
+    def close(self) -> None:
+        """Kill the ranks that still live, and forget them all."""
+        self.kill()
+        for number in self._numbers:
+            self._template.forget(number)
+        for rank in self._ranks:
+            self._close_channel(rank)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        self.kill()
-        for rank in self._ranks:
-            self._close_channel(rank)
-        asyncio.get_running_loop().remove_reader(self._template.control)
+        self.close()
 
     async def _wait_for_cause(self) -> None:
         """Wait until a rank has failed by itself, not because another one is gone."""
-        deadline = time.monotonic() + _CAUSE_SECONDS
+        deadline = time.monotonic() + CAUSE_SECONDS
         while not any(rank.failure and is_cause(rank.failure) for rank in self._ranks):
             running = [rank for rank in self._ranks if not rank.failure and rank.result is None]
             remaining = deadline - time.monotonic()
@@ -119,25 +124,16 @@ class HostRanks:
             self._close_channel(rank)
         self._changed.set()
 
-    def _on_template(self) -> None:
-        try:
-            events = self._template.events()
-        except Exception as error:
-            self._lost_template = error
-            asyncio.get_running_loop().remove_reader(self._template.control)
-            events = []
-        for event in events:
-            if event["event"] == "started":
-                self._ranks[event["local_rank"]].pid = event["pid"]
-            else:
-                self._on_exit(event["pid"], event["status"])
+    def _on_report(self, rank: RankProcess, report: Message) -> None:
+        """Take in what the template reports about a rank."""
+        if report["event"] == "started":
+            rank.pid = report["pid"]
+        elif report["event"] == "ended":
+            _log.info("rank %d, process %s, ended with status %d", rank.rank, rank.pid, report["status"])
+            rank.exited(report["status"])
+        else:
+            self._lost_template = OnecurveError(report["reason"])
         self._changed.set()
-
-    def _on_exit(self, pid: int, status: int) -> None:
-        for rank in self._ranks:
-            if rank.pid == pid:
-                _log.info("rank %d, process %d, ended with status %d", rank.rank, pid, status)
-                rank.exited(status)
 
     def _close_channel(self, rank: RankProcess) -> None:
         if rank.channel.fileno() >= 0:
@@ -151,8 +147,3 @@ class RanksFailedError(Exception):
     def __init__(self, failures: Sequence[RankFailure]) -> None:
         super().__init__(f"{len(failures)} ranks failed")
         self.failures = failures
-
-
-def is_cause(failure: RankFailure) -> bool:
-    """True if the failure does not follow from that of another rank, as a lost connection or torch's abort does."""
-    return not failure.lost_connection and failure.exit_status != -signal.SIGABRT

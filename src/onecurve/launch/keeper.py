@@ -1,42 +1,40 @@
-"""The keeper of a host in a run of several hosts: it registers, follows its assignment, and reports how that ended."""
+"""The keeper of a host in a run of several hosts: it meets the others, leads the run or follows, and heeds signals."""
 
 import asyncio
 import os
 import secrets
-import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from onecurve.coordination.coordination import Coordination
-from onecurve.describe.assignment import Assignment
-from onecurve.describe.convert import from_json, to_json
+from onecurve.coordination.lease import Lease
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
-from onecurve.describe.host import HostAssignment, HostRegistration, HostReport, RunEnd
+from onecurve.describe.host import HostAssignment, HostRegistration, RunEnd
 from onecurve.launch.event_loop import stop_signals
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.host_ranks import HostRanks, RanksFailedError
-from onecurve.launch.leader import ASSIGNMENTS, END, HOSTS, REPORTS, Leader, Replan
-from onecurve.launch.network import device_of
-from onecurve.launch.stop import STOP_SIGNALS
+from onecurve.launch.leader import Leader, end_of
+from onecurve.launch.member import Member, RunOverError
+from onecurve.launch.rendezvous import Met, Rendezvous
+from onecurve.launch.run_keys import LEADER, RunKeys
 from onecurve.launch.template_process import TemplateProcess
 
 _LEASE_SECONDS = 4.5
 """A host that does not answer for this time is lost."""
-_LEADER, _STOP = "leader", "stop"
+_RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class KeptRun:
     """What a keeper is asked to run."""
 
-    verb: str
-    request: Callable[[dict[str, float]], str]
-    """The predicted seconds of a step → the request for the ranks."""
-    hosts: int
-    """Number of hosts of the run."""
-    replan: Replan
+    register: Callable[[str], Awaitable[HostRegistration]]
+    """This host's address → what the other hosts must know about it."""
+    conduct: Callable[[Leader], Awaitable[str]]
+    """Called on the leading host: what is done on the hosts, and in the end the result of the run."""
+    request: Callable[[HostAssignment], str]
+    """Makes the request for this host's ranks."""
+    say: Callable[[str], None]
+    """Shows a short text to the user."""
 
 
 def host_name() -> str:
@@ -47,151 +45,106 @@ def host_name() -> str:
 class Keeper:
     """Keeps the ranks of this host."""
 
-    def __init__(
-        self,
-        coordination: Coordination,
-        template: TemplateProcess,
-        registration: HostRegistration,
-        run: KeptRun,
-        say: Callable[[str], None],
-    ) -> None:
-        self._coordination, self._template, self._registration = coordination, template, registration
-        self._run, self._say = run, say
-        self._key = f"{registration.name}-{secrets.token_hex(4)}"
+    def __init__(self, template: TemplateProcess, run: KeptRun) -> None:
+        self._template, self._run = template, run
+        self.leads = False
+        """True if this host leads the run, and so has rank 0."""
         self._signals: list[SignalName] = []
-        self._ranks: HostRanks | None = None
-        self._work: asyncio.Task[RunEnd] | None = None
-        self._telling: asyncio.Task[bool] | None = None
-        self._stop_signal: SignalName | None = None
+        self._member: Member | None = None
+        self._passing_on: asyncio.Task[None] | None = None
 
-    async def keep(self) -> RunEnd:
+    async def keep(self, rendezvous: Rendezvous) -> RunEnd:
         """Take part in the run until it ends; return how it ended.
 
-        The first signal lets all ranks of all hosts finish their step and end, a second one kills those of this host.
+        The first signal ends the run on all hosts, after the step that their ranks are in. A second one, or one before
+        this host has met the others, ends this host's part at once.
         """
-        self._work = asyncio.create_task(self._keep())
-        with stop_signals(self._on_signal):
+        work = asyncio.ensure_future(self._meet(rendezvous))
+
+        def on_signal(name: SignalName) -> None:
+            self._signals.append(name)
+            if len(self._signals) > 1 or self._member is None:
+                work.cancel()
+            else:
+                self._passing_on = asyncio.ensure_future(self._member.stop(name))
+
+        with stop_signals(on_signal):
             try:
-                return await self._work
+                return await work
             except asyncio.CancelledError:
                 if not self._signals:
                     raise
                 return RunEnd(stopped=self._signals[0])
 
-    async def _keep(self) -> RunEnd:
-        lease = await self._coordination.lease(_LEASE_SECONDS)
-        try:
-            is_leader = await self._coordination.create(_LEADER, self._key, lease)
-            await self._coordination.put(f"{HOSTS}{self._key}", to_json(self._registration), lease)
-            with socket.create_server((self._registration.address, 0)) as listener:
-                leading = asyncio.create_task(self._lead(listener)) if is_leader else None
-                following = asyncio.create_task(self._follow(listener if is_leader else None))
-                ended = asyncio.create_task(self._ended())
-                stopping = asyncio.create_task(self._pass_on_stop())
-                lost = asyncio.create_task(lease.lost.wait())
-                try:
-                    await asyncio.wait({ended, lost}, return_when=asyncio.FIRST_COMPLETED)
-                    if not ended.done():
-                        raise OnecurveError(
-                            f"host {self._registration.name} has lost the connection to the other hosts of the run"
-                        )
-                    end = ended.result()
-                    if end.result is not None:  # rank 0 may wait for others to leave the group
-                        with suppress(TimeoutError):
-                            await asyncio.wait_for(asyncio.shield(following), _LEASE_SECONDS)
-                    return end
-                finally:
-                    for task in filter(None, (leading, following, ended, stopping, lost)):
-                        task.cancel()
-                    await asyncio.gather(*filter(None, (leading, following)), return_exceptions=True)
-        finally:
-            await lease.close()
-
-    async def _lead(self, listener: socket.socket) -> RunEnd:
-        leader = Leader(self._coordination, self._key, self._run.hosts, self._say)
-        host, port = listener.getsockname()[:2]
-        return await leader.run(self._run.replan, host, port)
-
-    async def _ended(self) -> RunEnd:
-        """Wait until the leader has said how the run ended."""
-        async for changes in await self._coordination.watch(END):
-            for change in changes:
-                if change.key == END and change.value is not None:
-                    return from_json(RunEnd, change.value.encode(), "the end of the run")
-        raise OnecurveError("the connection to the leader was closed")
-
-    async def _follow(self, listener: socket.socket | None) -> None:
-        """Wait for the assignment of this host, run its ranks and report how they ended."""
-        assigned = await self._assignment()
-        if not assigned.ranks:
-            await self._report(HostReport())
-            return
-        with HostRanks(self._template) as ranks:
-            self._ranks = ranks
-            await ranks.start(assigned.ranks, self._run.verb, self._run.request(assigned.predicted), self._say)
-            if self._stop_signal is not None:
-                ranks.stop(self._stop_signal)
+    async def _meet(self, rendezvous: Rendezvous) -> RunEnd:
+        async with rendezvous.meet() as met:
+            registration = await self._run.register(met.address)
+            lease = await met.coordination.lease(_LEASE_SECONDS)
+            said: set[str] = set()
             try:
-                results = await ranks.run(self._assignments(assigned), listener.fileno() if listener else None)
-            except RanksFailedError as error:
-                await self._report(HostReport(failures=tuple(error.failures)))
-                return
-            await self._report(HostReport(result=results[0] if assigned.first_rank == 0 else None))
-            await self._ended()
-            await ranks.dismiss()
+                while True:
+                    try:
+                        return await self._take_part(met, lease, registration)
+                    except RunOverError as error:
+                        if self._signals:
+                            return RunEnd(stopped=self._signals[0])
+                        if str(error) not in said:
+                            self._run.say(f"waiting: {error}")
+                            said.add(str(error))
+                        await asyncio.sleep(_RETRY_SECONDS)
+            finally:
+                self._member = None
+                await lease.close()
 
-    async def _assignment(self) -> HostAssignment:
-        key = f"{ASSIGNMENTS}{self._key}"
-        async for changes in await self._coordination.watch(key):
-            for change in changes:
-                if change.key == key and change.value is not None:
-                    return from_json(HostAssignment, change.value.encode(), "assignment")
-        raise OnecurveError("the connection to the leader was closed")
+    async def _take_part(self, met: Met, lease: Lease, registration: HostRegistration) -> RunEnd:
+        coordination, name = met.coordination, secrets.token_hex(8)
+        self.leads = met.may_lead and await coordination.create(LEADER, name, lease)
+        keys = RunKeys(name if self.leads else await _run_to_join(met))
+        host = f"{registration.name}-{secrets.token_hex(4)}"
+        member = Member(coordination, lease, keys, host, registration, self._template)
+        self._member = member
+        if not self.leads:
+            return await member.take_part(self._run.request, self._run.say, None)
+        with Leader(coordination, lease, keys, member, self._run.say) as leader:
+            end = await member.take_part(self._run.request, self._run.say, lambda: _lead(leader, self._run.conduct))
+            await leader.wait_until_left()
+            return end
 
-    def _assignments(self, assigned: HostAssignment) -> list[Assignment]:
-        return [
-            Assignment(
-                generation=assigned.generation,
-                rank=assigned.first_rank + local_rank,
-                size=assigned.size,
-                local_rank=local_rank,
-                local_size=assigned.ranks,
-                store_host=assigned.store_host,
-                store_port=assigned.store_port,
-                interface=device_of(self._registration.address),
-                plan=assigned.plan,
-            )
-            for local_rank in range(assigned.ranks)
-        ]
 
-    async def _report(self, report: HostReport) -> None:
-        await self._coordination.put(f"{REPORTS}1/{self._key}", to_json(report))
-
-    async def _pass_on_stop(self) -> None:
-        """Ask this host's ranks to stop when any host of the run has received a signal."""
-        async for changes in await self._coordination.watch(_STOP):
+async def _run_to_join(met: Met) -> str:
+    """The name of the run that another host leads."""
+    if met.may_lead:
+        entry = await met.coordination.get(LEADER)
+        if entry is None:
+            raise RunOverError("the host that led the run has just left")
+        return entry.value
+    watch = await met.coordination.watch(LEADER)
+    try:
+        async for changes in watch:
             for change in changes:
                 if change.value is not None:
-                    self._stop_signal = STOP_SIGNALS[signal.Signals[change.value]]
-                    if self._ranks is not None:
-                        self._ranks.stop(self._stop_signal)
-
-    def _on_signal(self, name: SignalName) -> None:
-        self._signals.append(name)
-        if len(self._signals) == 1 and self._ranks is not None:
-            self._telling = asyncio.create_task(self._coordination.create(_STOP, name))
-        elif self._work is not None:
-            self._work.cancel()
+                    return change.value
+    finally:
+        watch.close()
+    raise OnecurveError("the connection to the other hosts was closed")
 
 
-def result_of(end: RunEnd) -> str | None:
+async def _lead(leader: Leader, conduct: Callable[[Leader], Awaitable[str]]) -> RunEnd:
+    """Conduct the run, tell all hosts how it ended, and return it."""
+    try:
+        end = RunEnd(result=await conduct(leader))
+    except OnecurveError as error:
+        end = end_of(error)
+    await leader.end(end)
+    return end
+
+
+def result_of(end: RunEnd) -> str:
     """Return what rank 0 returned; raise the error that ended the run."""
-    if end.error:
-        error = RankFailedError(end.error)
-        error.is_input_error = end.is_input_error
-        raise error
+    if end.result is not None:
+        return end.result
     if end.stopped is not None:
-        raise InterruptError(
-            "interrupted before the ranks could finish; earlier checkpoints are unchanged", end.stopped
-        )
-    return end.result
+        raise InterruptError(end.error or "interrupted; earlier checkpoints are unchanged", end.stopped)
+    error = RankFailedError(end.error)
+    error.is_input_error = end.is_input_error
+    raise error

@@ -1,146 +1,214 @@
-"""The leader of a run: waits for the hosts, has the job planned, assigns ranks, and decides how the run ends."""
+"""The leader of a run: waits for the hosts, has generations run on them, and tells all how the run ended."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeVar
 
 from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.entry import Change
-from onecurve.describe.assignment import RankFailure
+from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
-from onecurve.describe.errors import OnecurveError
-from onecurve.describe.host import HostAssignment, HostRegistration, HostReport, RunEnd
+from onecurve.describe.errors import InterruptError, OnecurveError
+from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd
 from onecurve.describe.plan import Plan
-from onecurve.launch.failure import first_failure
-from onecurve.launch.host_ranks import is_cause
+from onecurve.launch.event_loop import first_to_end
+from onecurve.launch.failure import CAUSE_SECONDS, RankFailedError, first_failure, is_cause
+from onecurve.launch.member import Member
+from onecurve.launch.run_keys import RunKeys
 
-HOSTS, ASSIGNMENTS, REPORTS, END = "hosts/", "assignments/", "reports/", "end"
-_CAUSE_SECONDS = 5.0
-"""How long a failure that may follow from another one waits for that one."""
+T = TypeVar("T")
+
 _SAY_SECONDS = 10.0
-"""How often it is said which hosts are missing."""
+"""How often it is said how many hosts are missing."""
+_GATHER_SECONDS = 10.0
+"""Once there are enough hosts, the run begins when no further one has joined for this time."""
+_LEAVE_SECONDS = 10.0
+"""The other hosts have read how the run ended, and left, within this time."""
 
-
-@dataclass(frozen=True)
-class RunPlan:
-    """How the ranks are distributed, and how they split the job."""
-
-    ranks_per_host: Sequence[int]
-    """In the order of the hosts."""
-    plan: Plan | None
-    predicted: dict[str, float]
-
-
-Replan = Callable[[Sequence[HostRegistration]], RunPlan]
-"""The hosts, in the order of their ranks → the plan for them."""
+Placement = Sequence[tuple[str, int]]
+"""Hosts, by the keys of their registrations, with the number of ranks on each; ranks are counted in this order."""
 
 
 class Leader:
-    """One host is the leader of a run. Its own ranks come first, so that rank 0 is here."""
+    """Leads a run on the hosts that join it. Its own host comes first in every placement, so that rank 0 is there."""
 
-    def __init__(self, coordination: Coordination, host: str, hosts: int, say: Callable[[str], None]) -> None:
-        """`host`: key of this host. `hosts`: number of hosts to wait for."""
-        self._coordination, self._host, self._count, self._say = coordination, host, hosts, say
+    def __init__(
+        self,
+        coordination: Coordination,
+        lease: Lease,
+        keys: RunKeys,
+        member: Member,
+        say: Callable[[str], None],
+    ) -> None:
+        """`lease`, `member`: of the leader's own host. `say`: told which hosts are here."""
+        self._coordination, self._lease, self._keys = coordination, lease, keys
+        self._member, self._say = member, say
+        self.host = member.host
         self._registrations: dict[str, HostRegistration] = {}
+        self._members: Mapping[str, HostRegistration] = {}
+        """The hosts that the run began with."""
         self._reports: dict[str, HostReport] = {}
+        self._generation = 0
         self._news = asyncio.Event()
+        self._failure: OnecurveError | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, replan: Replan, store_host: str, store_port: int) -> RunEnd:
-        """Lead one generation; return how it ended, after telling the other hosts."""
-        tasks = [
-            asyncio.create_task(self._follow(HOSTS, self._on_host)),
-            asyncio.create_task(self._follow(f"{REPORTS}1/", self._on_report)),
-        ]
-        try:
-            end = await self._lead(replan, store_host, store_port)
-        except OnecurveError as error:
-            end = RunEnd(error=str(error), is_input_error=True)
-        finally:
-            for task in tasks:
-                task.cancel()
-        await self._coordination.create(END, to_json(end))
-        return end
+    def __enter__(self) -> Self:
+        self._follow(self._keys.hosts, self._on_host)
+        return self
 
-    async def _lead(self, replan: Replan, store_host: str, store_port: int) -> RunEnd:
-        await self._wait_for_hosts()
-        members = [self._host, *sorted(host for host in self._registrations if host != self._host)]
-        registrations = [self._registrations[host] for host in members]
-        for other in registrations[1:]:
-            refuse_different(registrations[0], other)
-        chosen = await asyncio.to_thread(replan, registrations)
-        size, first = sum(chosen.ranks_per_host), 0
-        for host, ranks in zip(members, chosen.ranks_per_host, strict=True):
-            assignment = HostAssignment(
-                generation=1,
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def wait_for_hosts(self, count: HostRange) -> Mapping[str, HostRegistration]:
+        """Wait until enough hosts are here; return their registrations, the leader's own first.
+
+        Raises OnecurveError, naming both sides, if a host has other versions or another job. Hosts that come later are
+        turned away.
+        """
+        return await self.unless_stopped(self._wait_for_hosts(count))
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `work`. Raises InterruptError as soon as a host of the run has received a signal."""
+        return await first_to_end(work, self._raise_when_stopped())
+
+    async def _raise_when_stopped(self) -> NoReturn:
+        name = await asyncio.shield(self._member.stopped)
+        raise InterruptError("interrupted before training; earlier checkpoints are unchanged", name)
+
+    async def _wait_for_hosts(self, count: HostRange) -> Mapping[str, HostRegistration]:
+        present = self._registrations
+        while len(present) < count.least or self.host not in present:
+            if not await self._change_within(_SAY_SECONDS):
+                names = ", ".join(sorted(registration.name for registration in present.values()))
+                self._say(f"waiting for hosts: {len(present)} of {count} are here ({names})")
+        while len(present) < count.most and await self._change_within(_GATHER_SECONDS):
+            pass
+        others = [host for host in present if host != self.host][: count.most - 1]
+        others.sort(key=lambda host: present[host].name)
+        self._members = {host: present[host] for host in (self.host, *others)}
+        for other in others:
+            refuse_different(present[self.host], present[other])
+        for host in present.keys() - self._members.keys():
+            self._turn_away(host)
+        return self._members
+
+    async def run(
+        self, work: str, placement: Placement, plan: Plan | None = None, predicted: Mapping[str, float] | None = None
+    ) -> str:
+        """Run one generation; return the result of rank 0. `work`: what the ranks do, a verb of their program.
+
+        Raises RankFailedError if a rank fails, OnecurveError if a host is lost, and InterruptError if a host has
+        received a signal before the start. After a signal during the generation, the ranks end it by themselves.
+        """
+        if self._member.stopped.done():
+            await self._raise_when_stopped()
+        self._generation += 1
+        self._reports.clear()
+        self._follow(self._keys.reports(self._generation), self._on_report)
+        store_host, store_port = self._member.open_store()
+        size, first = sum(ranks for _, ranks in placement), 0
+        for host, ranks in placement:
+            assigned = HostAssignment(
+                generation=self._generation,
+                work=work,
                 first_rank=first,
                 ranks=ranks,
                 size=size,
                 store_host=store_host,
                 store_port=store_port,
-                plan=chosen.plan,
-                predicted=chosen.predicted,
+                plan=plan,
+                predicted=dict(predicted or {}),
             )
-            await self._coordination.put(f"{ASSIGNMENTS}{host}", to_json(assignment))
+            await self._coordination.put(self._keys.assignment(host), to_json(assigned), self._lease)
             first += ranks
-        return await self._wait_for_reports(members)
+        return await self._wait_for_reports([host for host, _ in placement])
 
-    async def _wait_for_hosts(self) -> None:
-        while len(self._registrations) < self._count:
-            try:
-                await asyncio.wait_for(self._change(), _SAY_SECONDS)
-            except TimeoutError:
-                present = ", ".join(sorted(registration.name for registration in self._registrations.values()))
-                self._say(f"waiting for hosts: {len(self._registrations)} of {self._count} are here ({present})")
+    async def end(self, end: RunEnd) -> None:
+        """Tell all hosts how the run ended."""
+        await self._coordination.put(self._keys.end, to_json(end), self._lease)
 
-    async def _wait_for_reports(self, members: Sequence[str]) -> RunEnd:
-        names = {host: self._registrations[host].name for host in members}
-        deadline: float | None = None
+    async def wait_until_left(self) -> None:
+        """Wait until the other hosts have left, or for some seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                while self._registrations.keys() & self._members.keys() - {self.host}:
+                    await self._change()
+
+    async def _wait_for_reports(self, hosts: Sequence[str]) -> str:
+        """Wait until all hosts have ended the generation; return what rank 0 returned."""
         loop = asyncio.get_running_loop()
+        deadline: float | None = None
         while True:
-            lost = [host for host in members if host not in self._registrations and host not in self._reports]
+            lost = [host for host in hosts if host not in self._registrations and host not in self._reports]
             failures = [failure for report in self._reports.values() for failure in report.failures]
-            stopped = next((report.stopped for report in self._reports.values() if report.stopped), None)
+            is_complete = len(self._reports) == len(hosts)
             if lost:
-                return RunEnd(
-                    error=f"host {names[lost[0]]} is lost: it no longer answers, or onecurve was killed there"
-                )
-            if failures and (any(map(is_cause, failures)) or len(self._reports) == len(members)):
-                return _failed(failures)
-            if stopped is not None:
-                return RunEnd(stopped=stopped)
-            if len(self._reports) == len(members):
-                return RunEnd(result=next((r.result for r in self._reports.values() if r.result is not None), None))
+                name = self._members[lost[0]].name
+                raise OnecurveError(f"host {name} is lost: it no longer answers, or onecurve was killed there")
+            if failures and (is_complete or any(map(is_cause, failures))):
+                raise first_failure(failures)
+            if is_complete:
+                return next(report.result for report in self._reports.values() if report.result is not None)
             if failures and deadline is None:
-                deadline = loop.time() + _CAUSE_SECONDS
-            try:
-                await asyncio.wait_for(self._change(), None if deadline is None else max(deadline - loop.time(), 0))
-            except TimeoutError:
-                return _failed(failures)
+                deadline = loop.time() + CAUSE_SECONDS
+            if not await self._change_within(None if deadline is None else deadline - loop.time()):
+                raise first_failure(failures)
+
+    async def _change_within(self, seconds: float | None) -> bool:
+        """Wait for news of a host; return False if there are none for this time."""
+        try:
+            await asyncio.wait_for(self._change(), seconds)
+        except TimeoutError:
+            return False
+        return True
 
     async def _change(self) -> None:
+        """Wait for news of a host."""
         await self._news.wait()
         self._news.clear()
+        if self._failure is not None:
+            raise self._failure
 
-    async def _follow(self, prefix: str, take: Callable[[str, Change], None]) -> None:
-        async for changes in await self._coordination.watch(prefix):
-            for change in changes:
-                take(change.key.removeprefix(prefix), change)
-            self._news.set()
+    def _follow(self, prefix: str, take: Callable[[str, Change], None]) -> None:
+        """Take in what is written under a prefix, in the background."""
+
+        async def follow() -> None:
+            try:
+                async for changes in await self._coordination.watch(prefix):
+                    for change in changes:
+                        take(change.key.removeprefix(prefix), change)
+                    self._news.set()
+            except OnecurveError as error:  # not readable, as from another version, or the service is gone
+                self._failure = error
+                self._news.set()
+
+        self._tasks.append(asyncio.create_task(follow()))
 
     def _on_host(self, host: str, change: Change) -> None:
         if change.value is None:
             self._registrations.pop(host, None)
-        else:
-            self._registrations[host] = from_json(HostRegistration, change.value.encode(), f"host {host}")
+            return
+        self._registrations[host] = from_json(HostRegistration, change.value.encode(), f"host {host}")
+        if self._members and host not in self._members:
+            self._turn_away(host)
 
     def _on_report(self, host: str, change: Change) -> None:
         if change.value is not None:
             self._reports[host] = from_json(HostReport, change.value.encode(), f"report of host {host}")
 
+    def _turn_away(self, host: str) -> None:
+        names = ", ".join(member.name for member in self._members.values())
+        late = HostAssignment(refusal=f"the run has begun without this host, on {names}; start it with more --hosts")
 
-def _failed(failures: Sequence[RankFailure]) -> RunEnd:
-    error = first_failure(failures)
-    return RunEnd(error=str(error), is_input_error=error.is_input_error)
+        async def refuse() -> None:
+            with suppress(OnecurveError):  # then it is not needed either
+                await self._coordination.put(self._keys.assignment(host), to_json(late), self._lease)
+
+        self._tasks.append(asyncio.create_task(refuse()))
 
 
 def refuse_different(mine: HostRegistration, other: HostRegistration) -> None:
@@ -152,3 +220,11 @@ def refuse_different(mine: HostRegistration, other: HostRegistration) -> None:
                     f"host {other.name} ({other.address}) does not fit: {what}{name} is {theirs.get(name)!r} there and "
                     f"{ours.get(name)!r} on host {mine.name} ({mine.address}); use the same on every host"
                 )
+
+
+def end_of(error: OnecurveError) -> RunEnd:
+    """How a run ended that this error has ended."""
+    if isinstance(error, InterruptError):
+        return RunEnd(error=str(error), stopped=error.signal)
+    is_input_error = error.is_input_error if isinstance(error, RankFailedError) else True
+    return RunEnd(error=str(error), is_input_error=is_input_error)

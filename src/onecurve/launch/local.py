@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import InterruptError, SignalName
+from onecurve.describe.host import HostAssignment
 from onecurve.describe.plan import Plan
 from onecurve.launch.event_loop import run_to_end, stop_signals
 from onecurve.launch.failure import first_failure
@@ -53,9 +53,13 @@ class LocalRanks:
         """Return what one process answers. Raises InterruptError if a signal arrives first."""
         return _answer(self.run(verb, request))
 
-    async def ask_async(self, verb: str, request: str) -> str:
-        """The same as `ask`, in a running event loop."""
-        return _answer(await self._run(verb, request, 1, None))
+    async def ask_in_loop(self, verb: str, request: str) -> str:
+        """The same as `ask`, in an event loop whose owner handles signals."""
+        with HostRanks(self.template) as ranks:
+            try:
+                return (await self._work(ranks, verb, request, 1, None))[0]
+            except RanksFailedError as error:
+                raise first_failure(error.failures) from None
 
     def __enter__(self) -> Self:
         return self
@@ -65,9 +69,8 @@ class LocalRanks:
 
     async def _run(self, verb: str, request: str, count: int, plan: Plan | None) -> Ended:
         received: list[SignalName] = []
-        with HostRanks(self.template) as ranks, socket.create_server((_LOOPBACK, 0)) as listener:
-            assignments = self._assignments(count, plan, listener)
-            work = asyncio.ensure_future(self._work(ranks, verb, request, assignments, listener))
+        with HostRanks(self.template) as ranks:
+            work = asyncio.ensure_future(self._work(ranks, verb, request, count, plan))
 
             def stop(name: SignalName) -> None:
                 received.append(name)
@@ -88,35 +91,22 @@ class LocalRanks:
                         return Ended(None, received[0])
                     raise first_failure(error.failures) from None
 
-    async def _work(
-        self,
-        ranks: HostRanks,
-        verb: str,
-        request: str,
-        assignments: Sequence[Assignment],
-        listener: socket.socket,
-    ) -> list[str]:
-        await ranks.start(len(assignments), verb, request, self._say)
-        results = await ranks.run(assignments, listener.fileno())
-        await ranks.dismiss()
-        return results
-
-    @staticmethod
-    def _assignments(count: int, plan: Plan | None, listener: socket.socket) -> list[Assignment]:
-        return [
-            Assignment(
+    async def _work(self, ranks: HostRanks, verb: str, request: str, count: int, plan: Plan | None) -> list[str]:
+        """Start the ranks of one generation, and return their results."""
+        with socket.create_server((_LOOPBACK, 0)) as listener:
+            await ranks.start(count, verb, request, self._say)
+            assigned = HostAssignment(
                 generation=1,
-                rank=rank,
+                work=verb,
+                ranks=count,
                 size=count,
-                local_rank=rank,
-                local_size=count,
                 store_host=_LOOPBACK,
                 store_port=listener.getsockname()[1],
-                interface=_LOOPBACK_DEVICE,
                 plan=plan,
             )
-            for rank in range(count)
-        ]
+            results = await ranks.run(assigned.of_ranks(_LOOPBACK_DEVICE), listener.fileno())
+            await ranks.dismiss()
+            return results
 
 
 def _answer(ended: Ended) -> str:

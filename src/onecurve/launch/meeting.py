@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from onecurve.coordination.channel import JOB_KEY_BYTES
@@ -26,7 +26,7 @@ class Meeting:
 
     host: str
     port: int
-    key: bytes
+    key: bytes = field(repr=False)
 
     @staticmethod
     def read(path: Path) -> "Meeting | None":

@@ -1,16 +1,14 @@
 """The launcher's side of a rank process."""
 
-import os
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.convert import to_plain
 from onecurve.describe.errors import SignalName
 from onecurve.launch.message_socket import Message, MessageSocket
+from onecurve.launch.process import kill_process
 
 
 @dataclass
@@ -41,8 +39,7 @@ class RankProcess:
 
     def kill(self) -> None:
         if self.pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            kill_process(self.pid)
 
     def read(self) -> None:
         """Take in what the rank has said."""

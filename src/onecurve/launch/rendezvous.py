@@ -22,6 +22,19 @@ from onecurve.launch.network import address_towards, own_address
 
 _JOIN_SECONDS = 600.0
 """How long a host waits for the host that the others join."""
+_NAME_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Met:
+    """How this host has met the others."""
+
+    coordination: Coordination
+    """The service through which they agree."""
+    address: str
+    """Address at which the others reach this host."""
+    may_lead: bool
+    """The host that serves in memory what the hosts agree on must lead: it then leaves last. In etcd, any may lead."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +48,8 @@ class Rendezvous:
     key_file: Path | None = None
 
     @asynccontextmanager
-    async def meet(self) -> AsyncIterator[tuple[Coordination, str]]:
-        """Yield the service through which the hosts agree, and this host's address."""
+    async def meet(self) -> AsyncIterator[Met]:
+        """Yield how this host has met the others."""
         if self.join is None:
             meeting = self._meet_in_folder()
         elif self.join.startswith(("etcd://", "etcds://")):
@@ -47,7 +60,7 @@ class Rendezvous:
             yield met
 
     @asynccontextmanager
-    async def _meet_in_folder(self) -> AsyncIterator[tuple[Coordination, str]]:
+    async def _meet_in_folder(self) -> AsyncIterator[Met]:
         address = own_address()
         while True:
             listener = socket.create_server((address, 0))
@@ -55,7 +68,7 @@ class Rendezvous:
             if called is not None:
                 async with _serving(listener, called.key) as coordination:
                     try:
-                        yield coordination, address
+                        yield Met(coordination, address, may_lead=True)
                     finally:
                         end_meeting(self.file, called)
                 return
@@ -63,29 +76,30 @@ class Rendezvous:
             joined = await join_meeting(self.file)
             if joined is not None:
                 async with _closing(joined):
-                    yield joined, address
+                    yield Met(joined, address, may_lead=False)
                 return
 
     @asynccontextmanager
-    async def _meet_at(self, host: str, port: int, key: bytes) -> AsyncIterator[tuple[Coordination, str]]:
+    async def _meet_at(self, host: str, port: int, key: bytes) -> AsyncIterator[Met]:
         """The host that owns the address serves; the others connect to it."""
+        await _wait_for_name(host, port)
         try:
             listener = socket.create_server((host, port))
         except OSError:  # not this host's address, or served by another keeper of this host
             joined = await _connect(host, port, key)
             async with _closing(joined):
-                yield joined, address_towards(host, port)
+                yield Met(joined, address_towards(host, port), may_lead=False)
             return
         async with _serving(listener, key) as coordination:
-            yield coordination, str(listener.getsockname()[0])
+            yield Met(coordination, str(listener.getsockname()[0]), may_lead=True)
 
     @asynccontextmanager
-    async def _meet_in_etcd(self, url: str) -> AsyncIterator[tuple[Coordination, str]]:
+    async def _meet_in_etcd(self, url: str) -> AsyncIterator[Met]:
         address = EtcdAddress.parse(url)
         name = re.sub(r"[^!-~]", "_", f"{getpass.getuser()}/{self.file.parent}")
         coordination = EtcdCoordination(address, name)
         async with _closing(coordination):
-            yield coordination, address_towards(*address.endpoints[0])
+            yield Met(coordination, address_towards(*address.endpoints[0]), may_lead=True)
 
 
 def read_key(path: Path | None) -> bytes:
@@ -115,14 +129,9 @@ async def _serving(listener: socket.socket, key: bytes) -> AsyncIterator[Coordin
     coordination = LocalCoordination(server)
     try:
         yield coordination
-        await asyncio.sleep(_LAST_WORDS_SECONDS)
     finally:
         await coordination.close()
         await server.close()
-
-
-_LAST_WORDS_SECONDS = 1.0
-"""The other hosts read how the run ended before the server is gone."""
 
 
 @asynccontextmanager
@@ -133,9 +142,23 @@ async def _closing(coordination: Coordination) -> AsyncIterator[None]:
         await coordination.close()
 
 
+async def _wait_for_name(host: str, port: int) -> None:
+    """Wait until the name of a host is known: that of a Kubernetes pod is only some time after its start."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _JOIN_SECONDS
+    while True:
+        try:
+            await loop.getaddrinfo(host, port)
+            return
+        except socket.gaierror as error:
+            if loop.time() > deadline:
+                raise OnecurveError(f"--join {host}:{port}: no address is known for this name ({error})") from None
+        await asyncio.sleep(_NAME_SECONDS)
+
+
 async def _connect(host: str, port: int, key: bytes) -> RemoteCoordination:
     """Connect to the leader, which may be started later than this host."""
-    return await RemoteCoordination.connect(host, port, key, timeout=_JOIN_SECONDS)
+    return await RemoteCoordination.connect(host, port, key, patience=_JOIN_SECONDS)
 
 
 def _host_and_port(text: str) -> tuple[str, int]:

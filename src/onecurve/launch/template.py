@@ -64,6 +64,8 @@ class _Forks:
 
     def __init__(self, control: MessageSocket, order: Message, warmth: Warmth) -> None:
         self._control, self._order, self._warmth = control, order, warmth
+        self._numbers: dict[int, int] = {}
+        """Process id of a rank → the number that the launcher gave it."""
         self._wakeup, writer = socket.socketpair()
         for end in (self._wakeup, writer):
             end.setblocking(False)
@@ -88,7 +90,8 @@ class _Forks:
         if pid == 0:
             self._become_rank(message, launcher, parent)
         os.close(launcher)
-        self._control.send({"event": "started", "local_rank": message["local_rank"], "pid": pid})
+        self._numbers[pid] = message["number"]
+        self._control.send({"event": "started", "number": message["number"], "pid": pid})
 
     def _become_rank(self, message: Message, launcher: int, parent: int) -> None:
         status = 1
@@ -97,7 +100,6 @@ class _Forks:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for opened in (self._control, self._wakeup, self._writer):
                 opened.close()
-            os.environ.update(message["environment"])
             status = be_rank(self._order["program"], message["verb"], message["request"], launcher, parent)
         except BaseException:
             traceback.print_exc()
@@ -108,7 +110,7 @@ class _Forks:
         command = [sys.executable, "-u", "-m", "onecurve.launch.new_rank", str(launcher), str(os.getpid())]
         words = [self._order["program"], message["verb"], message["request"]]
         os.set_inheritable(launcher, True)
-        return os.posix_spawn(sys.executable, [*command, *words], {**os.environ, **message["environment"]})
+        return os.posix_spawn(sys.executable, [*command, *words], os.environ)
 
     def _report_ended(self) -> None:
         while True:
@@ -118,7 +120,10 @@ class _Forks:
                 return
             if pid == 0:
                 return
-            self._control.send({"event": "ended", "pid": pid, "status": os.waitstatus_to_exitcode(status)})
+            number = self._numbers.pop(pid, None)
+            if number is not None:  # not a process that an import has left behind
+                status = os.waitstatus_to_exitcode(status)
+                self._control.send({"event": "ended", "number": number, "status": status})
 
 
 def be_rank(program: str, verb: str, request: str, launcher: int, parent: int) -> int:

@@ -1,16 +1,19 @@
 """The launcher's side of a template process."""
 
+import asyncio
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from itertools import count
 from types import TracebackType
 from typing import Self
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.launch.event_loop import readable
 from onecurve.launch.message_socket import Message, MessageSocket
+from onecurve.launch.process import kill_process
 from onecurve.launch.template import Warmth
 
 _log = logging.getLogger(__name__)
@@ -20,7 +23,8 @@ _NEXT_TRY: dict[Warmth, Warmth] = {"script": "torch", "torch": "none"}
 class TemplateProcess:
     """A running template. It begins to import as soon as it is created; wait until it is `ready` before the first fork.
 
-    It ends with the `with` block, and its ranks with it.
+    It ends with the `with` block, and its ranks with it. Ranks for several purposes can live at the same time, in one
+    event loop.
     """
 
     def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = _log.info) -> None:
@@ -29,32 +33,39 @@ class TemplateProcess:
         self._say = say
         self._warmth: Warmth = "script"
         self._is_ready = False
-        self._process, self.control = self._start()
+        self._numbers = count()
+        self._listeners: dict[int, Callable[[Message], None]] = {}
+        """Number of a rank → told what the template reports about it."""
+        self._process, self._control = self._start()
 
     async def ready(self) -> None:
         """Wait until ranks can be forked."""
         while not self._is_ready:
-            await readable(self.control)
-            for answer in self.events():
+            await readable(self._control)
+            for answer in self._receive():
                 if answer["event"] == "ready":
                     self._is_ready = True
                 else:
                     self._start_colder(answer["reason"])
+        asyncio.get_running_loop().add_reader(self._control, self._dispatch)
 
-    def fork(self, local_rank: int, verb: str, request: str, channel: int, environment: Mapping[str, str]) -> None:
-        """Start a rank; the template reports `started`. `channel`: descriptor of the rank's end of its socket."""
-        order = {"local_rank": local_rank, "verb": verb, "request": request, "environment": dict(environment)}
-        self.control.send(order, channel)
+    def fork(self, verb: str, request: str, channel: int, listener: Callable[[Message], None]) -> int:
+        """Start a rank, and return its number. `channel`: descriptor of the rank's end of its socket.
 
-    def events(self) -> list[Message]:
-        """What the template has reported since the last call. Raises an OnecurveError if the template has ended."""
-        events = self.control.receive_waiting()
-        if self.control.is_closed and not events:
-            raise OnecurveError(f"the process that starts the ranks {_ending(self._process.wait())}")
-        return events
+        `listener` is told that the rank has `started`, with its process id, and has `ended`, with its exit status, or
+        that the template is `lost`, with the reason.
+        """
+        number = next(self._numbers)
+        self._listeners[number] = listener
+        self._control.send({"number": number, "verb": verb, "request": request}, channel)
+        return number
+
+    def forget(self, number: int) -> None:
+        """Report no more about a rank. If its process has not been reported yet, it will be killed."""
+        self._listeners.pop(number, None)
 
     def close(self) -> None:
-        self.control.close()
+        self._control.close()
         self._process.kill()
         self._process.wait()
 
@@ -63,6 +74,28 @@ class TemplateProcess:
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.close()
+
+    def _dispatch(self) -> None:
+        try:
+            reports = self._receive()
+        except OnecurveError as error:
+            asyncio.get_running_loop().remove_reader(self._control)
+            for listener in [*self._listeners.values()]:
+                listener({"event": "lost", "reason": str(error)})
+            return
+        for report in reports:
+            told = self._listeners.get(report["number"])
+            if told is not None:
+                told(report)
+            elif report["event"] == "started":
+                kill_process(report["pid"])
+
+    def _receive(self) -> list[Message]:
+        """What the template has reported since the last call. Raises an OnecurveError if the template has ended."""
+        reports = self._control.receive_waiting()
+        if self._control.is_closed and not reports:
+            raise OnecurveError(f"the process that starts the ranks {_ending(self._process.wait())}")
+        return reports
 
     def _start(self) -> tuple[subprocess.Popen[bytes], MessageSocket]:
         control, other = MessageSocket.pair()
@@ -79,7 +112,7 @@ class TemplateProcess:
         self.close()
         self._warmth = _NEXT_TRY[self._warmth]
         self._say(f"ranks start more slowly: {reason}, so a process that has done it cannot be forked")
-        self._process, self.control = self._start()
+        self._process, self._control = self._start()
 
 
 def _ending(status: int) -> str:

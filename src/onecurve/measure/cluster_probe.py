@@ -23,8 +23,6 @@ from onecurve.device.world import World
 from onecurve.measure.links import measure_link
 from onecurve.measure.rates import LARGE, Rates, attention_rate, matmul_rates, rates
 
-_SAME_GROUP_RATIO = 1.4
-"""Neighbouring hosts whose matmul rates differ by less than this factor form one group."""
 _REPETITIONS = 5
 _MAX_RETRIES = 3
 """How often CPU hosts that seem to differ are measured again before the difference is accepted."""
@@ -215,20 +213,11 @@ def _group_similar(hosts: Sequence[HostGroup]) -> tuple[HostGroup, ...]:
     """Merge runs of neighbouring hosts that are similar; a group has the measurements of its first host."""
     groups: list[list[HostGroup]] = []
     for host in hosts:
-        if groups and _is_similar(groups[-1][0], host):
+        if groups and groups[-1][0].is_similar(host):
             groups[-1].append(host)
         else:
             groups.append([host])
     return tuple(replace(group[0], count=len(group)) for group in groups)
-
-
-def _is_similar(one: HostGroup, other: HostGroup) -> bool:
-    ratio = one.device.speed("fp32") / other.device.speed("fp32")
-    return (
-        1 / _SAME_GROUP_RATIO < ratio < _SAME_GROUP_RATIO
-        and one.cores_per_host == other.cores_per_host
-        and one.device.kind == other.device.kind
-    )
 
 
 def _device_name(device: Device) -> str:

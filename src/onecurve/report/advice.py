@@ -199,21 +199,14 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
 def start_lines(advice: Advice, command: str) -> list[str]:
     """How to start the chosen plan. `command`: the arguments of onecurve, such as `run train.py --plan plan.toml`."""
     assert advice.best is not None
-    placement = advice.machines.placement(advice.best.devices)
-    hosts = sum(count for count, _ in placement)
+    hosts = sum(count for count, _ in advice.machines.placement(advice.best.devices))
     if hosts == 1:
         return [f"train with: onecurve {command}"]
-    counts = {ranks for _, ranks in placement}
-    ranks = str(placement[0][1]) if len(counts) == 1 else "RANKS"
-    lines = [
-        f"train on {hosts:,} hosts: start this on each, with N = 0 … {hosts - 1:,} and HOST the name of host 0; the "
-        "hosts need the same files, a shared folder for --out and a private network",
-        f"  torchrun --nnodes {hosts} --node-rank N --nproc-per-node {ranks} --master-addr HOST --master-port 29500 "
-        f"-m onecurve {command}",
+    return [
+        f"train on {hosts:,} hosts: start this on each; they need the same files, a shared folder for --out and a "
+        "private network",
+        f"  onecurve {command} --hosts {hosts}",
     ]
-    if len(counts) > 1:
-        lines.append("  RANKS: " + ", then ".join(f"{ranks} on {_plural(count, 'host')}" for count, ranks in placement))
-    return lines
 
 
 _COMMENTS = {

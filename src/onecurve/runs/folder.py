@@ -24,6 +24,9 @@ ORIGIN = "run.json"
 HUGGING_FACE = "huggingface"
 MEETING = ".meeting"
 """Where the hosts of a run find each other; it exists while they run."""
+SLURM_SCRIPT, SLURM_LOG, SLURM_STARTED = "slurm.sh", "slurm.log", ".slurm-started"
+"""The batch job of a run, its log, and a file whose time is that of its last start."""
+_OF_SLURM = (SLURM_SCRIPT, SLURM_LOG, SLURM_STARTED)
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def refuse_foreign_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OnecurveError(f"{folder}: is a file; give another --out")
     is_empty = not folder.is_dir() or all(
-        entry.name == LOCK or entry.name.startswith(MEETING) for entry in folder.iterdir()
+        entry.name in (LOCK, *_OF_SLURM) or entry.name.startswith(MEETING) for entry in folder.iterdir()
     )
     marks = ((folder / RECORDS).glob("rank-*.jsonl"), folder.glob(ORIGIN), (folder / CHECKPOINTS).glob("step-*"))
     if not is_empty and not any(any(files) for files in marks):

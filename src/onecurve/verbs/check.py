@@ -13,7 +13,7 @@ from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
 from onecurve.describe.verdict import CheckResult, Outcome, Verdict
-from onecurve.device.environment import is_rank_of_launcher
+from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.job.script_path import Script, script_path
 from onecurve.launch.failure import RankFailedError
 from onecurve.launch.local import LocalRanks
@@ -92,14 +92,14 @@ def _check_here(request: CheckRequest) -> CheckResult | None:
     """Check in this process: alone, or as a rank that another launcher started."""
     from onecurve.device.world import World
     from onecurve.verbs.check_worker import check_plans
+    from onecurve.verbs.launched import launched_world
 
-    launched = World.from_environment()
-    world = launched or World()
-    if request.ranks > world.size:
-        raise OnecurveError(
-            f"check: a plan needs {request.ranks} ranks, but this world has {world.size}; start more ranks"
-        )
-    with StopRequest(alone=launched is None) as stop:
+    with StopRequest(alone=not is_rank_of_torchrun()) as stop, launched_world(Path.cwd()) as launched:
+        world = launched or World()
+        if request.ranks > world.size:
+            raise OnecurveError(
+                f"check: a plan needs {request.ranks} ranks, but this world has {world.size}; start more ranks"
+            )
         return check_plans(replace(request, ranks=request.ranks or world.size), world, stop)
 
 

@@ -1,7 +1,7 @@
 """Answers what a launcher, which does not import torch, must know about this host: its devices, and a plan for it."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,36 +36,43 @@ _SHORT_RUN_SECONDS = 120.0
 
 def answer_maker(verb: str) -> Callable[[str, Say], Callable[[World, Stop, Plan | None], str]]:
     """Return the function that makes the worker for a question of the launcher."""
-    answer = {"devices": _devices, "plan here": _plan_here, "calibrate": _calibrate, "registration": _registration}[
-        verb
-    ]
-    return lambda request, say: lambda _, __, ___: answer(request, say)
+    answers: dict[str, Answer] = {
+        "devices": _devices,
+        "plan": _plan,
+        "calibrate": _calibrate,
+        "registration": _registration,
+    }
+    return lambda request, say: lambda _, __, ___: answers[verb](request, say)
 
 
 def _devices(_: str, __: Say) -> str:
     return to_json(local_cluster())
 
 
-def _registration(request: str, _: Say) -> str:
+def _registration(request: str, say: Say) -> str:
     """What this host is, what it runs, and which job it has, for the other hosts of a run."""
     asked = from_json(RegistrationRequest, request.encode(), "request")
-    job = load_job(Path(asked.script), asked.arguments)
     registration = HostRegistration(
         name=asked.name,
         address=asked.address,
-        devices=local_cluster(),
+        devices=this_host(probe_this_host, say) if asked.measures else local_cluster(),
         versions={
             "onecurve": onecurve.__version__,
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
-        job=fingerprint(job, defer_init(job.model, job.seed).module, open_data(job)),
+        job=_fingerprint(Path(asked.script), asked.arguments) if asked.script else {},
     )
     return to_json(registration)
 
 
-def _plan_here(request: str, say: Say) -> str:
-    """The best plan on this host as JSON, or "" if the job cannot be planned: it is then run as it is."""
+def _fingerprint(script: Path, arguments: Sequence[str]) -> dict[str, str]:
+    job = load_job(script, arguments)
+    return fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))
+
+
+def _plan(request: str, say: Say) -> str:
+    """The best plan as JSON, or "" if the job cannot be planned: it is then run as it is."""
     asked = from_json(PlanRequest, request.encode(), "request")
     estimate = _best_plan(asked, say)
     return to_json(estimate) if estimate is not None else ""
@@ -75,14 +82,15 @@ def _best_plan(asked: PlanRequest, say: Say) -> Estimate | None:
     job = load_job(Path(asked.script), asked.arguments)
     if job.manual_backward:
         return None
-    cluster, data = this_host(probe_this_host, say), open_data(job)
+    cluster, data = asked.cluster or this_host(probe_this_host, say), open_data(job)
     try:
         planner = Planner(job, data, cluster, asked.precisions, say)
     except OnecurveError as error:
         say(f"no plan: {error}; the model is replicated on every rank")
         return None
     best = planner.best()
-    if best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS:
+    # The model can be timed only on this host; the timings hold for hosts that are like it.
+    if best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS and len(cluster.groups) == 1:
         planner.time_model()
         best = planner.best()
     return best

@@ -15,6 +15,7 @@ from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.change import read_change
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
+from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.planner.plan_choice import AUTO, read_plan
@@ -74,6 +75,11 @@ def prepare(
     manual = backward == "mine"
     if not manual:
         refuse_manual_backward(job, "prepare: run.step cannot train this job")
+    if is_rank_of_launcher() and not is_rank_of_torchrun():
+        raise OnecurveError(
+            "prepare: srun or mpirun has started several processes; a script with its own loop is started by torchrun, "
+            "for example 'srun --ntasks-per-node=1 torchrun --nproc-per-node=8 …'"
+        )
     is_first = (World.from_environment() or World()).rank == 0
     settings = RunSettings(
         out=Path(out) if out is not None else None,

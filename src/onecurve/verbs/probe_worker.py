@@ -4,6 +4,9 @@ import sys
 import time
 from collections.abc import Callable
 
+import torch.distributed as dist
+
+from onecurve.describe.arithmetic import ceil_log2
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.plan import Plan
@@ -12,6 +15,7 @@ from onecurve.device.device import local_device
 from onecurve.device.world import World
 from onecurve.launch.stop import Stop
 from onecurve.measure.cluster_probe import measure_cluster
+from onecurve.measure.links import measure_link
 
 
 def probe_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
@@ -21,6 +25,24 @@ def probe_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Sto
     def work(world: World, _: Stop, __: Plan | None) -> str:
         cluster = probe_as_rank(asked, world)
         return to_json(cluster) if cluster is not None else ""
+
+    return work
+
+
+def link_worker(_: str, __: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
+    """Make the worker of a rank that measures the link between hosts with the only rank of each other host.
+
+    Its result is the link as JSON.
+    """
+
+    def work(world: World, _: Stop, __: Plan | None) -> str:
+        device = local_device(world.local_rank)
+        world.join(device)
+        try:
+            assert dist.group.WORLD is not None
+            return to_json(measure_link(dist.group.WORLD, device, ceil_log2(world.size)))
+        finally:
+            world.leave()
 
     return work
 

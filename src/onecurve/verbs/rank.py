@@ -66,6 +66,10 @@ def _worker_maker(verb: str) -> Callable[[str, Say], Worker]:
         from onecurve.verbs.probe_worker import probe_worker
 
         return probe_worker
+    if verb == "link":
+        from onecurve.verbs.probe_worker import link_worker
+
+        return link_worker
     from onecurve.verbs.host_worker import answer_maker
 
     return answer_maker(verb)

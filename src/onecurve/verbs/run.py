@@ -14,17 +14,17 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, from_plain, read_toml, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.estimate import Estimate
-from onecurve.describe.plan import Plan
+from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
-from onecurve.device.environment import is_rank_of_launcher
+from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.job.script_path import Script, script_path
 from onecurve.launch.local import LocalRanks
-from onecurve.launch.rendezvous import Rendezvous
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
 from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, refuse_foreign_folder
+from onecurve.verbs.hosts import Hosts, joined_hosts
 from onecurve.verbs.program import PROGRAM
 from onecurve.verbs.run_hosts import HostsRun
 
@@ -42,7 +42,7 @@ def run(
     fresh: bool = False,
     change: str | Sequence[str] = (),
     check: bool = True,
-    hosts: int = 1,
+    hosts: int | str | None = None,
     join: str | None = None,
     key_file: str | Path | None = None,
     quiet: bool = False,
@@ -52,7 +52,8 @@ def run(
     """Train the job of a script, as `onecurve run` does.
 
     It starts its ranks on this host, and continues from the newest checkpoint in the run's folder. Under torchrun it is
-    one of the ranks.
+    one of the ranks, as under srun and mpirun if they start several processes per host. If these start one process on
+    each of several hosts, it works together with the others, as with `hosts`.
 
     SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step and save it; `ended` in the summary then names the
     signal. A signal before the first step, or a second one, raises an error instead.
@@ -61,7 +62,7 @@ def run(
         script: The Python file that defines `job()`, or that function itself; the ranks import the file.
         arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
         plan: How to split the job: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default:
-            `"auto"`, the plan of the run that is continued, or else the best plan that is found for this host.
+            `"auto"`, the plan of the run that is continued, or else the best plan that is found for the hosts.
         ranks: Number of processes; the model is replicated on each, without planning. Default: None, those of the plan.
         out: The run's folder, for checkpoints, records and weights. Default: None, `runs/` and the script's name.
         precision: Precisions that an automatic plan may compute in: `"fp32"`, `"bf16"`, `"fp16"`. Default: None, fp32.
@@ -71,8 +72,8 @@ def run(
             Default: none; a changed job is refused.
         check: Prove before the first update that the plan computes the same as one device, and stop if it does not: one
             step of a few samples, in float64. A job that was proved before is not proved again. Default: True.
-        hosts: Number of hosts. Start the same command on each of them; they meet in the run's folder, unless `join` is
-            given. Default: 1.
+        hosts: Number of hosts, or `"MIN:MAX"`. Start the same command on each of them; they meet in the run's folder,
+            unless `join` is given. Default: None, 1, or under srun and mpirun theirs.
         join: Where hosts meet that do not see the run's folder: `"HOST:PORT"`, an address of one of them, or
             `"etcd://HOST:PORT,…"` (`etcds` for TLS). Default: None, in the folder.
         key_file: A file of 32 random bytes, the same on every host, that only its owner can read; needed for
@@ -82,7 +83,8 @@ def run(
         say: A function that is called with short texts about what is being planned. Default: they are dropped.
 
     Returns:
-        How the run ended: its loss, evaluation, number of steps and seconds. None on all ranks of torchrun but rank 0.
+        How the run ended: its loss, evaluation, number of steps and seconds. None where rank 0 is not: on other hosts,
+        and on other ranks of torchrun, srun and mpirun.
 
     Example::
 
@@ -91,7 +93,7 @@ def run(
         oc.run("train.py", ["lr=1e-4", "steps=6"], plan="mb8", out="runs/first", change=["lr", "steps"])
     """
     script = script_path(script, "run")
-    folder = Path(out) if out is not None else Path("runs") / script.stem
+    folder = run_folder(script, out)
     chosen = read_plan(plan)
     changed = read_change(change)
     if changed and fresh:
@@ -109,15 +111,9 @@ def run(
         tensorboard=tensorboard,
         verbose=is_verbose(),
     )
-    if hosts < 1:
-        raise OnecurveError(f"hosts = {hosts}; it must be at least 1")
-    if hosts > 1 and not is_rank_of_launcher():
-        _refuse_precision(precision)
-        if ranks is not None:
-            raise OnecurveError("ranks: of several hosts, each gets its part of the plan's ranks; give --plan instead")
-        rendezvous = Rendezvous(folder / MEETING, join, Path(key_file) if key_file is not None else None)
-        with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
-            return HostsRun(request, rendezvous, hosts, chosen, say).run(launcher)
+    joined = joined_hosts(hosts, folder / MEETING, join, key_file, say)
+    if joined is not None:
+        return _run_on_hosts(request, joined, chosen, ranks, precision)
     if is_rank_of_launcher() or ranks == 1 or (chosen is not None and chosen.mesh.size == 1 and ranks is None):
         return _run_here(request, chosen, precision, ranks)
     refuse_foreign_folder(folder)
@@ -125,19 +121,39 @@ def run(
         return _launch(launcher, request, _choose(launcher, request, chosen, ranks, precision))
 
 
+def run_folder(script: Path, out: str | Path | None) -> Path:
+    """The folder of a run: `out`, or runs/ and the script's name."""
+    return Path(out) if out is not None else Path("runs") / script.stem
+
+
+def _run_on_hosts(
+    request: RunRequest, hosts: Hosts, plan: Plan | None, ranks: int | None, precision: Sequence[str] | None
+) -> RunSummary | None:
+    """Train on this host together with others."""
+    if ranks is not None:
+        raise OnecurveError("ranks: of several hosts, each gets its part of the plan's ranks; give --plan instead")
+    if plan is not None:
+        _refuse_precision(precision)
+    earlier, precisions = _earlier_plan(request, precision)
+    with LocalRanks(PROGRAM, "run", to_json(request), hosts.say) as launcher:
+        return HostsRun(
+            request=request, plan=plan, earlier=earlier, precisions=precisions, hosts=hosts, launcher=launcher
+        ).run()
+
+
 def _run_here(
     request: RunRequest, plan: Plan | None, precision: Sequence[str] | None, ranks: int | None
 ) -> RunSummary | None:
     """Train in this process: alone, or as a rank that another launcher started."""
     from onecurve.device.world import World
+    from onecurve.verbs.launched import launched_world
     from onecurve.verbs.run_worker import Training
 
-    world = World.from_environment()
-    if world is None:
+    if not is_rank_of_launcher():
         refuse_foreign_folder(Path(request.out))
         _refuse_precision(precision)
         ranks_for(plan, ranks, None)
-    with StopRequest(alone=world is None) as stop:
+    with StopRequest(alone=not is_rank_of_torchrun()) as stop, launched_world(Path(request.out)) as world:
         return Training(request).train(plan, world or World(), stop)
 
 
@@ -157,15 +173,11 @@ def _choose(
     if plan is not None or ranks is not None:
         _refuse_precision(precision)
         return _Choice(ranks_for(plan, ranks, None), plan)
-    earlier = _plan_of_folder(Path(request.out), request.fresh)
-    precisions = read_precisions(precision or ["fp32"])
-    if earlier is not None and "global_batch" in request.change:  # it has the earlier batch; its precision stays
-        precisions = read_precisions(precision or [earlier.precision])
-        earlier = None
+    earlier, precisions = _earlier_plan(request, precision)
     if earlier is not None:
         return _Choice(earlier.mesh.size, earlier)
     question = PlanRequest(script=request.script, arguments=request.arguments, precisions=tuple(precisions))
-    answer = launcher.ask("plan here", to_json(question))
+    answer = launcher.ask("plan", to_json(question))
     if answer:
         estimate = from_json(Estimate, answer.encode(), "plan")
         return _Choice(estimate.plan.mesh.size, estimate.plan, estimate)
@@ -196,9 +208,13 @@ def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice) -> RunSu
     return summary
 
 
-def _plan_of_folder(folder: Path, fresh: bool) -> Plan | None:
-    """Return the plan of the run that is to be continued in this folder, or None if there is no such run."""
+def _earlier_plan(request: RunRequest, precision: Sequence[str] | None) -> tuple[Plan | None, list[Precision]]:
+    """Return the plan of the run that is to be continued, or None, and the precisions that a new plan may have."""
+    folder = Path(request.out)
     file = folder / PLAN
-    if file.exists() and (folder / CHECKPOINTS).exists() and not fresh:
-        return read_toml(Plan, file)
-    return None
+    if request.fresh or not file.exists() or not (folder / CHECKPOINTS).exists():
+        return None, read_precisions(precision or ["fp32"])
+    earlier = read_toml(Plan, file)
+    if "global_batch" in request.change:  # the plan has the earlier batch; its precision stays
+        return None, read_precisions(precision or [earlier.precision])
+    return earlier, read_precisions(precision or ["fp32"])

@@ -122,7 +122,7 @@ def test_an_older_connection_of_a_client_ends_when_it_has_a_new_one():
             [older] = server.connections.values()
             # The client has given up the connection, but its end has not reached the server.
             client._connection._client = RemoteCoordination("127.0.0.1", 1, JOB_KEY)
-            await client._connect()
+            await client._connect(timeout=10)
             await client.put("hosts/a", "1")
             assert [*server.connections.values()] != [older]
             assert not older.is_connected

@@ -1,0 +1,63 @@
+"""How ranks that srun or mpirun started find each other: the first one leaves the address of its store in a file."""
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from onecurve.describe.assignment import Assignment
+from onecurve.describe.errors import OnecurveError
+from onecurve.device.environment import LauncherTask
+from onecurve.launch.meeting import Meeting, call_meeting, end_meeting
+from onecurve.launch.network import address_towards, device_of, own_address
+
+_WAIT_SECONDS = 300.0
+_POLL_SECONDS = 0.05
+
+
+@contextmanager
+def rank_meeting(task: LauncherTask, folder: Path) -> Iterator[tuple[Assignment, int | None]]:
+    """Yield this rank's assignment and, on rank 0, the descriptor of the bound socket for the store.
+
+    `folder`: a folder that all ranks see.
+    """
+    file = folder / f".meeting-{task.name}"
+    if task.rank > 0:
+        meeting = _wait_for(file)
+        address = address_towards(meeting.host, meeting.port)
+        yield _assignment(task, meeting.host, meeting.port, device_of(address)), None
+        return
+    address = own_address() if task.hosts > 1 else "127.0.0.1"
+    listener = socket.create_server((address, 0))
+    called = call_meeting(file, listener)
+    if called is None:
+        raise OnecurveError(f"{file}: it exists already; remove it if no run uses this folder")
+    try:
+        yield _assignment(task, address, called.port, device_of(address)), listener.detach()
+    finally:
+        end_meeting(file, called)
+
+
+def _wait_for(file: Path) -> Meeting:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while (meeting := Meeting.read(file)) is None:
+        if time.monotonic() > deadline:
+            raise OnecurveError(
+                f"{file}: rank 0 has not written it for {_WAIT_SECONDS:.0f} s; does every host see this folder?"
+            )
+        time.sleep(_POLL_SECONDS)
+    return meeting
+
+
+def _assignment(task: LauncherTask, host: str, port: int, interface: str) -> Assignment:
+    return Assignment(
+        generation=1,
+        rank=task.rank,
+        size=task.size,
+        local_rank=task.local_rank,
+        local_size=task.local_size,
+        store_host=host,
+        store_port=port,
+        interface=interface,
+    )

@@ -1,0 +1,44 @@
+"""The keys under which the hosts of a run agree."""
+
+from dataclasses import dataclass
+
+LEADER = "leader"
+"""Held by the leader of a run, with the run's name. Who creates it leads."""
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """The keys of one run.
+
+    All begin with a name that only this run has, and all belong to leases: what an earlier run has left in etcd is
+    never taken for this one's.
+    """
+
+    run: str
+
+    @property
+    def hosts(self) -> str:
+        """Begins the registrations of the hosts."""
+        return f"{self.run}/hosts/"
+
+    def reports(self, generation: int) -> str:
+        """Begins the reports of the hosts about a generation."""
+        return f"{self.run}/reports/{generation}/"
+
+    def assignment(self, host: str) -> str:
+        return f"{self.run}/assignments/{host}"
+
+    @property
+    def notices(self) -> str:
+        """Begins what all hosts are told: `stop` and `end`."""
+        return f"{self.run}/notices/"
+
+    @property
+    def stop(self) -> str:
+        """The signal after which all hosts end the run."""
+        return f"{self.notices}stop"
+
+    @property
+    def end(self) -> str:
+        """How the run ended."""
+        return f"{self.notices}end"
