@@ -23,7 +23,7 @@ from typing import Any
 from slurm_cluster import slurm_cluster
 
 _JOB = Path(__file__).parent.parent / "tests" / "jobs" / "small.py"
-_ARGUMENTS = ("slow=0.05", "epochs=4", "every=10")
+_ARGUMENTS = ("slow=0.02", "epochs=3", "every=10")
 _PLAN = ("--plan", "replicate2 mb4")
 _TIMEOUT = 240.0
 
