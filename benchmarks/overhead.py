@@ -38,8 +38,8 @@ def measure(script: str, pairs: int, loops: Sequence[str] = ()) -> dict[str, lis
         return json.loads(out.read_text())
 
 
-def torchrun() -> list[str]:
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(_RANKS)]
+def torchrun(ranks: int = _RANKS) -> list[str]:
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> tuple[float, tuple[float, float]]:
@@ -62,19 +62,19 @@ def seconds_to_first_step(command: Sequence[str], folder: str) -> float:
     return first - begin
 
 
-def start_ratio() -> float:
+def start_ratio(ranks: int) -> float:
     """Return the start time of `onecurve run` over that of bare.py under torchrun; launches alternate."""
     sizes = [f"{name}={value}" for name, value in SIZES.items()]
     example = str(HERE.parent / "examples" / "gpt.py")
-    ours = [sys.executable, "-m", "onecurve", "run", example, *sizes, "steps=2", "--ranks", str(_RANKS), "--fresh"]
-    bare = [*torchrun(), str(HERE / "bare.py")]
+    ours = [sys.executable, "-m", "onecurve", "run", example, *sizes, "steps=2", "--ranks", str(ranks), "--fresh"]
+    bare = [*torchrun(ranks), str(HERE / "bare.py")]
     start_seconds: dict[str, list[float]] = {"onecurve": [], "bare": []}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(_LAUNCHES):
             start_seconds["onecurve"].append(seconds_to_first_step(ours, folder))
             start_seconds["bare"].append(seconds_to_first_step(bare, folder))
     medians = {name: statistics.median(seconds) for name, seconds in start_seconds.items()}
-    show("start", f"onecurve {medians['onecurve']:.1f} s, bare torchrun {medians['bare']:.1f} s")
+    show(f"start {ranks}", f"onecurve {medians['onecurve']:.1f} s, bare torchrun {medians['bare']:.1f} s")
     return medians["onecurve"] / medians["bare"]
 
 
@@ -150,7 +150,11 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=200, help="number of alternating pairs of steps (default: 200)")
     parser.add_argument("--peers", action="store_true", help="also measure Accelerate and Lightning, if installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--starts", action="store_true", help="measure only the time to the first step")
     arguments = parser.parse_args()
+    if arguments.starts:
+        print(json.dumps({"start_ratio": start_ratio(2), "start_ratio_4": start_ratio(4)}))
+        return
     result = against_bare(arguments.pairs)
     over_styles, interval, over_local = against_styles(arguments.pairs)
     result["step_ratio"]["tensor2"], result["step_ratio_interval"]["tensor2"] = over_styles, interval
@@ -158,7 +162,8 @@ def main() -> None:
     result["step_ratio"]["pipeline2"], result["step_ratio_interval"]["pipeline2"] = over_stages, interval
     result |= {
         "tensor_over_local": over_local,
-        "start_ratio": start_ratio(),
+        "start_ratio": start_ratio(2),
+        "start_ratio_4": start_ratio(4),
         "bf16_speedup": bf16_speedups(arguments.pairs),
         "peers": peers_over_bare(arguments.pairs) if arguments.peers else {},
     }

@@ -19,15 +19,15 @@ def preload(_, request, with_script):
 def main(verb, _, socket):
     launcher = Launcher(socket)
     try:
-        for assignment, listener in launcher.assignments():
-            launcher.finished(work(verb, assignment, listener, launcher))
+        for assignment in launcher.assignments():
+            launcher.finished(work(verb, assignment, launcher))
     except Exception as error:
         launcher.failed(error)
         return 1
     return 0
 
 
-def work(verb, assignment, listener, launcher):
+def work(verb, assignment, launcher):
     rank = assignment.rank
     if verb == "fail" and rank == 1:
         raise ValueError("mine")
@@ -52,4 +52,4 @@ def work(verb, assignment, listener, launcher):
         return launcher.signal
     if verb == "say":
         launcher.say(f"rank {rank} says it")
-    return f"{os.getpid()} {os.getppid()} {rank} {assignment.size} {listener is not None}"
+    return f"{os.getpid()} {os.getppid()} {rank} {assignment.size} {assignment.store.port > 0}"

@@ -1,8 +1,18 @@
 """What a rank process is told at the start of a generation, and how a rank can end it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onecurve.describe.plan import Plan
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Where the store of a generation is served, and the key of those who may use it."""
+
+    host: str
+    port: int
+    key: str = field(repr=False)
+    """As hexadecimal digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +28,8 @@ class Assignment:
     """Rank among the processes of this host."""
     local_size: int
     """Number of ranks on this host."""
-    store_host: str
-    """Address of the store through which the ranks find each other; rank 0 serves it."""
-    store_port: int
+    store: StoreAddress
+    """The store through which the ranks find each other."""
     interface: str
     """Network device that leads to the other ranks, for example `lo` or `eth0`."""
     plan: Plan | None = None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from onecurve.describe.assignment import Assignment, RankFailure
+from onecurve.describe.assignment import Assignment, RankFailure, StoreAddress
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError, SignalName
 from onecurve.describe.plan import Plan
@@ -59,14 +59,15 @@ class HostAssignment:
     """Number of ranks on this host."""
     size: int = 0
     """Number of ranks on all hosts."""
-    store_host: str = ""
-    store_port: int = 0
+    store: StoreAddress | None = None
+    """None if there is no assignment."""
     plan: Plan | None = None
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the plan was given."""
 
     def of_ranks(self, interface: str) -> list[Assignment]:
         """The assignments of the host's ranks. `interface`: network device that leads to the other hosts."""
+        assert self.store is not None
         return [
             Assignment(
                 generation=self.generation,
@@ -74,8 +75,7 @@ class HostAssignment:
                 size=self.size,
                 local_rank=local_rank,
                 local_size=self.ranks,
-                store_host=self.store_host,
-                store_port=self.store_port,
+                store=self.store,
                 interface=interface,
                 plan=self.plan,
             )

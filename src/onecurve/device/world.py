@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
@@ -28,8 +28,8 @@ class World:
     """Where the ranks find each other; None: at the address that the environment names."""
 
     @staticmethod
-    def of(assignment: Assignment, listener: int | None) -> "World":
-        """The world of an assignment. `listener`: descriptor of the bound socket on which rank 0 serves the store.
+    def of(assignment: Assignment, store: Store | None) -> "World":
+        """The world of an assignment. `store`: where its ranks find each other; None if there is one rank.
 
         The environment gets the variables that torchrun would set, for the user's code, and the names of the network
         device, unless the user has set them.
@@ -47,7 +47,7 @@ class World:
             size=assignment.size,
             local_rank=assignment.local_rank,
             local_size=assignment.local_size,
-            store=_store(assignment, listener) if assignment.size > 1 else None,
+            store=store,
         )
 
     @staticmethod
@@ -75,18 +75,3 @@ class World:
         """Destroy the process group."""
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _store(assignment: Assignment, listener: int | None) -> Store:
-    """torch's store, with a prefix of its own for each generation.
-
-    By itself torch would listen on all network interfaces; rank 0 uses a socket that is bound to one address.
-    """
-    store = TCPStore(
-        assignment.store_host,
-        assignment.store_port,
-        is_master=listener is not None,
-        wait_for_workers=False,
-        master_listen_fd=listener,
-    )
-    return PrefixStore(f"generation-{assignment.generation}", store)

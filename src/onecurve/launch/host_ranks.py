@@ -50,13 +50,13 @@ class HostRanks:
             self._numbers.append(number)
             loop.add_reader(channel, self._on_message, rank)
 
-    async def run(self, assignments: Sequence[Assignment], store: int | None) -> list[str]:
-        """Run one generation; return the ranks' results. `store`: descriptor for rank 0's store, if it is here.
+    async def run(self, assignments: Sequence[Assignment]) -> list[str]:
+        """Run one generation; return the ranks' results.
 
         Raises RanksFailedError when a rank fails; the others are killed then.
         """
         for rank, assignment in zip(self._ranks, assignments, strict=True):
-            rank.assign(assignment, store if assignment.rank == 0 else None)
+            rank.assign(assignment)
         while True:
             if any(rank.failure for rank in self._ranks):
                 await self._wait_for_cause()

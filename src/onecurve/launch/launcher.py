@@ -17,13 +17,11 @@ class Launcher:
         self._waiting: list[Message] = []
         self._stop: SignalName | None = None
 
-    def assignments(self) -> Iterator[tuple[Assignment, int | None]]:
-        """Wait for the next generation and yield it, with the bound socket for the store on rank 0; end when there is
-        none."""
+    def assignments(self) -> Iterator[Assignment]:
+        """Wait for the next generation and yield it; end when there is none."""
         while (message := self._next()) is not None:
             if "assignment" in message:
-                store = self._channel.take_descriptor() if message["has_store"] else None
-                yield from_plain(Assignment, message["assignment"], "assignment"), store
+                yield from_plain(Assignment, message["assignment"], "assignment")
             else:
                 self._stop = message["stop"]
 

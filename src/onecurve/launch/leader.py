@@ -17,6 +17,7 @@ from onecurve.launch.event_loop import first_to_end
 from onecurve.launch.failure import CAUSE_SECONDS, RankFailedError, first_failure, is_cause
 from onecurve.launch.member import Member
 from onecurve.launch.run_keys import RunKeys
+from onecurve.launch.store import served_store
 
 T = TypeVar("T")
 
@@ -109,23 +110,22 @@ class Leader:
         self._generation += 1
         self._reports.clear()
         self._follow(self._keys.reports(self._generation), self._on_report)
-        store_host, store_port = self._member.open_store()
-        size, first = sum(ranks for _, ranks in placement), 0
-        for host, ranks in placement:
-            assigned = HostAssignment(
-                generation=self._generation,
-                work=work,
-                first_rank=first,
-                ranks=ranks,
-                size=size,
-                store_host=store_host,
-                store_port=store_port,
-                plan=plan,
-                predicted=dict(predicted or {}),
-            )
-            await self._coordination.put(self._keys.assignment(host), to_json(assigned), self._lease)
-            first += ranks
-        return await self._wait_for_reports([host for host, _ in placement])
+        async with served_store(self._members[self.host].address) as store:
+            size, first = sum(ranks for _, ranks in placement), 0
+            for host, ranks in placement:
+                assigned = HostAssignment(
+                    generation=self._generation,
+                    work=work,
+                    first_rank=first,
+                    ranks=ranks,
+                    size=size,
+                    store=store,
+                    plan=plan,
+                    predicted=dict(predicted or {}),
+                )
+                await self._coordination.put(self._keys.assignment(host), to_json(assigned), self._lease)
+                first += ranks
+            return await self._wait_for_reports([host for host, _ in placement])
 
     async def end(self, end: RunEnd) -> None:
         """Tell all hosts how the run ended."""

@@ -1,7 +1,6 @@
 """Starts ranks on this host, from one template, as often as needed."""
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -13,6 +12,7 @@ from onecurve.describe.plan import Plan
 from onecurve.launch.event_loop import run_to_end, stop_signals
 from onecurve.launch.failure import first_failure
 from onecurve.launch.host_ranks import HostRanks, RanksFailedError
+from onecurve.launch.store import served_store
 from onecurve.launch.template_process import TemplateProcess
 
 _LOOPBACK = "127.0.0.1"
@@ -93,18 +93,10 @@ class LocalRanks:
 
     async def _work(self, ranks: HostRanks, verb: str, request: str, count: int, plan: Plan | None) -> list[str]:
         """Start the ranks of one generation, and return their results."""
-        with socket.create_server((_LOOPBACK, 0)) as listener:
+        async with served_store(_LOOPBACK) as store:
             await ranks.start(count, verb, request, self._say)
-            assigned = HostAssignment(
-                generation=1,
-                work=verb,
-                ranks=count,
-                size=count,
-                store_host=_LOOPBACK,
-                store_port=listener.getsockname()[1],
-                plan=plan,
-            )
-            results = await ranks.run(assigned.of_ranks(_LOOPBACK_DEVICE), listener.fileno())
+            assigned = HostAssignment(generation=1, work=verb, ranks=count, size=count, store=store, plan=plan)
+            results = await ranks.run(assigned.of_ranks(_LOOPBACK_DEVICE))
             await ranks.dismiss()
             return results
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import socket
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -40,7 +39,6 @@ class Member:
         self.host = host
         self._registration, self._template = registration, template
         self._ranks: HostRanks | None = None
-        self._store: socket.socket | None = None
         self._is_assigned = False
         self.stopped: asyncio.Future[SignalName] = asyncio.get_running_loop().create_future()
         """Done when a host of the run has received a signal, which is the result."""
@@ -72,18 +70,10 @@ class Member:
         finally:
             if self._ranks is not None:
                 self._ranks.close()
-            self._close_store()
 
     async def stop(self, name: SignalName) -> None:
         """Ask the ranks of all hosts to finish their step and end."""
         await self._coordination.create(self._keys.stop, name, self._lease)
-
-    def open_store(self) -> tuple[str, int]:
-        """Bind the port on which rank 0, on this host, will serve the store; return its address."""
-        self._close_store()
-        self._store = socket.create_server((self._registration.address, 0))
-        host, port = self._store.getsockname()[:2]
-        return host, port
 
     async def _heed(self, notices: Watch, is_leader: bool) -> RunEnd:
         """Pass a stop on to this host's ranks; return when the leader says how the run ended."""
@@ -124,10 +114,9 @@ class Member:
         if self.stopped.done():
             self._ranks.stop(self.stopped.result())
         has_first = assigned.ranks > 0 and assigned.first_rank == 0
-        store = self._store.fileno() if has_first and self._store is not None else None
         assignments = assigned.of_ranks(device_of(self._registration.address))
         try:
-            results = await self._ranks.run(assignments, store)
+            results = await self._ranks.run(assignments)
         except RanksFailedError as error:
             return HostReport(failures=tuple(error.failures))
         return HostReport(result=results[0] if has_first else None)
@@ -155,8 +144,3 @@ class Member:
             is_first = False
         error = "the host that led the run is lost: it no longer answers, or onecurve was killed there"
         raise OnecurveError(error) if self._is_assigned else RunOverError(error)
-
-    def _close_store(self) -> None:
-        if self._store is not None:
-            self._store.close()
-            self._store = None

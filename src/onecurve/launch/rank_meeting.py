@@ -1,4 +1,4 @@
-"""How ranks that srun or mpirun started find each other: the first one leaves the address of its store in a file."""
+"""How ranks that srun or mpirun started find each other: the first one leaves the address of their store in a file."""
 
 import socket
 import time
@@ -6,37 +6,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from onecurve.describe.assignment import Assignment
+from onecurve.describe.assignment import Assignment, StoreAddress
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.environment import LauncherTask
 from onecurve.launch.meeting import Meeting, call_meeting, end_meeting
 from onecurve.launch.network import address_towards, device_of, own_address
+from onecurve.launch.store_process import start_store
 
 _WAIT_SECONDS = 300.0
 _POLL_SECONDS = 0.05
 
 
 @contextmanager
-def rank_meeting(task: LauncherTask, folder: Path) -> Iterator[tuple[Assignment, int | None]]:
-    """Yield this rank's assignment and, on rank 0, the descriptor of the bound socket for the store.
-
-    `folder`: a folder that all ranks see.
-    """
+def rank_meeting(task: LauncherTask, folder: Path) -> Iterator[Assignment]:
+    """Yield this rank's assignment. `folder`: a folder that all ranks see."""
     file = folder / f".meeting-{task.name}"
     if task.rank > 0:
         meeting = _wait_for(file)
         address = address_towards(meeting.host, meeting.port)
-        yield _assignment(task, meeting.host, meeting.port, device_of(address)), None
+        yield _assignment(task, meeting, device_of(address))
         return
     address = own_address() if task.hosts > 1 else "127.0.0.1"
     listener = socket.create_server((address, 0))
     called = call_meeting(file, listener)
     if called is None:
         raise OnecurveError(f"{file}: it exists already; remove it if no run uses this folder")
+    with listener:
+        store = start_store(listener, called.key)
     try:
-        yield _assignment(task, address, called.port, device_of(address)), listener.detach()
+        yield _assignment(task, called, device_of(address))
     finally:
         end_meeting(file, called)
+        store.kill()
+        store.wait()
 
 
 def _wait_for(file: Path) -> Meeting:
@@ -50,14 +52,13 @@ def _wait_for(file: Path) -> Meeting:
     return meeting
 
 
-def _assignment(task: LauncherTask, host: str, port: int, interface: str) -> Assignment:
+def _assignment(task: LauncherTask, meeting: Meeting, interface: str) -> Assignment:
     return Assignment(
         generation=1,
         rank=task.rank,
         size=task.size,
         local_rank=task.local_rank,
         local_size=task.local_size,
-        store_host=host,
-        store_port=port,
+        store=StoreAddress(meeting.host, meeting.port, meeting.key.hex()),
         interface=interface,
     )

@@ -28,10 +28,10 @@ class RankProcess:
     failure: RankFailure | None = None
     has_exited: bool = False
 
-    def assign(self, assignment: Assignment, store: int | None) -> None:
-        """Begin a generation. `store`: descriptor of the bound socket on which rank 0 serves the store."""
+    def assign(self, assignment: Assignment) -> None:
+        """Begin a generation."""
         self.rank, self.result = assignment.rank, None
-        self.channel.send({"assignment": to_plain(assignment), "has_store": store is not None}, store)
+        self.channel.send({"assignment": to_plain(assignment)})
 
     def stop(self, name: SignalName) -> None:
         """Ask the rank to finish its step and end."""

@@ -17,6 +17,7 @@ from onecurve.coordination.etcd_address import EtcdAddress
 from onecurve.coordination.local import LocalCoordination
 from onecurve.coordination.server import Server
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.file_limit import raise_file_limit
 from onecurve.launch.meeting import call_meeting, end_meeting, join_meeting
 from onecurve.launch.network import address_towards, own_address
 
@@ -124,6 +125,7 @@ def read_key(path: Path | None) -> bytes:
 
 @asynccontextmanager
 async def _serving(listener: socket.socket, key: bytes) -> AsyncIterator[Coordination]:
+    raise_file_limit()
     server = Server(listener, key)
     server.start()
     coordination = LocalCoordination(server)

@@ -20,6 +20,7 @@ import sys
 import traceback
 from typing import Literal
 
+from onecurve.device.file_limit import raise_file_limit
 from onecurve.device.parent_process import die_with_parent
 from onecurve.launch.entry import program_named
 from onecurve.launch.message_socket import Message, MessageSocket
@@ -37,6 +38,7 @@ def main(descriptor: int) -> None:
     if order is None:
         return
     die_with_parent(order["parent"])
+    raise_file_limit()
     for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     warmth: Warmth = order["warmth"]

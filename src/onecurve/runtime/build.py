@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onecurve.apply.base_part import BasePart
-from onecurve.apply.process_mesh import make_mesh
+from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
@@ -21,10 +21,10 @@ from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.run_agenda import RunAgenda
 from onecurve.device.cores import pin_to_cores
-from onecurve.device.device import loader_workers, local_cluster, local_device
+from onecurve.device.device import Device, loader_workers, local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
-from onecurve.model.deferred import defer_init
+from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
@@ -40,6 +40,7 @@ from onecurve.runtime.checkpoints import Checkpoints, Resumed, refuse_changed_jo
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.job_process import JobProcess
+from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
 from onecurve.runtime.proof import Proof
 from onecurve.runtime.run import Run, RunComponents, saved_tensors
@@ -107,54 +108,34 @@ class RunBuilder:
         else:
             self._process.assign(plan, data_rank)
         process = self._process
-        data, loaders = process.data, process.loaders
         deferred = process.deferred()
         refuse_if_too_large(
             state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
         )
 
-        def derive() -> RunAgenda:
-            resolved = ResolvedPlan(plan) if settings.manual else PlanCompleter(job, data, deferred).resolve(plan)
-            if settings.proof is None or (plan.mesh.size == 1 and plan.rounds == 1):
-                return RunAgenda(resolved)
-            return RunAgenda(resolved, settings.proof.agenda(job, data, deferred, resolved, process.fingerprint))
-
-        agenda = derive_on_first_rank(RunAgenda, derive, world, device)
+        agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
         resolved = agenda.resolved
         if settings.proof is not None and agenda.proof is not None:  # now, while memory is free
-            settings.proof.prove(agenda.proof, job, data, device, world)
+            settings.proof.prove(agenda.proof, job, process.data, device, world)
         mesh = make_mesh(plan.mesh, world.rank, device.kind)
         checkpoints = None
         if settings.out is not None and job.save is not None:
             checkpoints = Checkpoints(
                 job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change
             )
-        flags = StepFlags(stop=settings.stop, save=checkpoints.overdue if checkpoints is not None else lambda: False)
-        assembly: Assembly | ManualAssembly
-        if settings.manual:
-            assembly = assemble_manual(job, resolved.plan, mesh, device, data, deferred, flags)
-        else:
-            if not is_first_generation and checkpoints is not None and checkpoints.exist():
-                deferred = replace(deferred, is_filled_later=True)
-            assembly = assemble(job, resolved, mesh, device, data, deferred, flags, process.trials)
-            if loaders.evaluation_sample is not None and is_first_generation:
-                # A mistake in a metric shows before training, not after.
-                sample = assembly.part.place(loaders.evaluation_sample)
-                assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
+        if not is_first_generation and not settings.manual and checkpoints is not None and checkpoints.exist():
+            deferred = replace(deferred, is_filled_later=True)
+        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints)
+        if is_first_generation:
+            _try_metrics(assembly, process.loaders)
         refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
         # Everything is known to work. Only now may an earlier run's checkpoints be removed.
         resumed = _resume(checkpoints, assembly.part, settings.fresh and is_first_generation)
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
+        steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
-        steps = data.steps
-        if resumed is not None:
-            step, position = resumed.state.step, resumed.state.position
-            steps = job.total_steps(data.order.size, step, position)
-            _restore(assembly, resumed, best, steps)
-            refuse_change_without_effect(resumed.changes, best, step, steps)
-            loaders.training.start(step, position, steps)
-        elif job.weights is not None:
+        if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()
         return Run(
@@ -166,7 +147,7 @@ class RunBuilder:
                 data_rank=data_rank,
                 part=assembly.part,
                 trainer=assembly.trainer,
-                loaders=loaders,
+                loaders=process.loaders,
                 steps=steps,
                 parameters=process.parameters,
                 checkpoints=checkpoints,
@@ -179,6 +160,50 @@ class RunBuilder:
                 on_event=settings.on_event,
             )
         )
+
+    def _agenda(self, plan: Plan, process: JobProcess, deferred: DeferredModel) -> RunAgenda:
+        """Complete the plan, and say what must be proved of it."""
+        job, proof = self._job, self._settings.proof
+        if self._settings.manual:
+            resolved = ResolvedPlan(plan)
+        else:
+            resolved = PlanCompleter(job, process.data, deferred).resolve(plan)
+        if proof is None or (plan.mesh.size == 1 and plan.rounds == 1):
+            return RunAgenda(resolved)
+        return RunAgenda(resolved, proof.agenda(job, process.data, deferred, resolved, process.fingerprint))
+
+    def _assemble(
+        self,
+        resolved: ResolvedPlan,
+        mesh: ProcessMesh,
+        device: Device,
+        process: JobProcess,
+        deferred: DeferredModel,
+        checkpoints: Checkpoints | None,
+    ) -> Assembly | ManualAssembly:
+        flags = StepFlags(
+            stop=self._settings.stop, save=checkpoints.overdue if checkpoints is not None else lambda: False
+        )
+        if self._settings.manual:
+            return assemble_manual(self._job, resolved.plan, mesh, device, process.data, deferred, flags)
+        return assemble(self._job, resolved, mesh, device, process.data, deferred, flags, process.trials)
+
+    def _start(
+        self,
+        process: JobProcess,
+        assembly: Assembly | ManualAssembly,
+        resumed: Resumed | None,
+        best: BestTracker | None,
+    ) -> int:
+        """Continue where the checkpoint ends, if there is one; return the number of steps of the whole run."""
+        if resumed is None:
+            return process.data.steps
+        step, position = resumed.state.step, resumed.state.position
+        steps = self._job.total_steps(process.data.order.size, step, position)
+        _restore(assembly, resumed, best, steps)
+        refuse_change_without_effect(resumed.changes, best, step, steps)
+        process.loaders.training.start(step, position, steps)
+        return steps
 
     def _refuse_unsuitable(self, plan: Plan, world: World, cluster: Cluster) -> None:
         """Refuse plans and settings that do not fit the job or the world."""
@@ -207,6 +232,13 @@ def _validate(plan: Plan, job: Job, cluster: Cluster, earlier: Path | None) -> N
             job_fingerprint = fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))
             refuse_changed_job(job.save, earlier, job_fingerprint)
         raise
+
+
+def _try_metrics(assembly: Assembly | ManualAssembly, loaders: Loaders) -> None:
+    """Try the metrics on a sample, so that a mistake in one shows before training, not after."""
+    if isinstance(assembly, Assembly) and loaders.evaluation_sample is not None:
+        sample = assembly.part.place(loaders.evaluation_sample)
+        assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
 
 
 def _resume(checkpoints: Checkpoints | None, part: BasePart, fresh: bool) -> Resumed | None:

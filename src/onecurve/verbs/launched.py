@@ -7,6 +7,7 @@ from pathlib import Path
 from onecurve.device.environment import LauncherTask, is_rank_of_torchrun
 from onecurve.device.world import World
 from onecurve.launch.rank_meeting import rank_meeting
+from onecurve.launch.rank_store import store_of
 
 
 @contextmanager
@@ -16,5 +17,5 @@ def launched_world(folder: Path) -> Iterator[World | None]:
     if task is None or task.is_keeper or is_rank_of_torchrun():
         yield World.from_environment()
         return
-    with rank_meeting(task, folder) as (assignment, listener):
-        yield World.of(assignment, listener)
+    with rank_meeting(task, folder) as assignment, store_of(assignment) as store:
+        yield World.of(assignment, store)

@@ -42,11 +42,13 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
     try:
         from onecurve.device.threads import use_all_threads
         from onecurve.device.world import World
+        from onecurve.launch.rank_store import store_of
 
         use_all_threads()
         worker = _worker_maker(verb)(request, launcher.say)
-        for assignment, listener in launcher.assignments():
-            launcher.finished(worker(World.of(assignment, listener), launcher, assignment.plan))
+        for assignment in launcher.assignments():
+            with store_of(assignment) as store:
+                launcher.finished(worker(World.of(assignment, store), launcher, assignment.plan))
     except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
         report_failure(error)
         return 1

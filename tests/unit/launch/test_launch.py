@@ -48,7 +48,7 @@ def test_one_template_is_forked_for_every_rank_and_every_start(program) -> None:
     launcher, said = program()
     answers = [[answer.split() for answer in launcher.run("work", "{}", 3).results] for _ in range(2)]
     assert [[answer[2:] for answer in start] for start in answers] == 2 * [
-        [["0", "3", "True"], ["1", "3", "False"], ["2", "3", "False"]]
+        [["0", "3", "True"], ["1", "3", "True"], ["2", "3", "True"]]
     ]
     assert len({answer[1] for start in answers for answer in start}) == 1  # their parent
     assert len({answer[0] for start in answers for answer in start}) == 6
