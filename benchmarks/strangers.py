@@ -269,6 +269,7 @@ def measure_left_behind(folder: Path) -> int:
         ]
         words += ["--plan", "replicate2 mb4", "--hosts", "1" if number % 2 else "2"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(folder / "temporary")}
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "compiled")  # torch keeps it for later runs
         started = [
             subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             for _ in range(1 if number % 2 else 2)
@@ -280,7 +281,10 @@ def measure_left_behind(folder: Path) -> int:
         for process in started:
             process.wait()
     time.sleep(5)
-    return len(_traces(folder) - before)
+    left = sorted(_traces(folder) - before)
+    for trace in left:
+        print(trace, file=sys.stderr)
+    return len(left)
 
 
 def _traces(folder: Path) -> set[str]:

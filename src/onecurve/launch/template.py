@@ -18,12 +18,17 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
 from typing import Literal
 
 from onecurve.device.file_limit import raise_file_limit
 from onecurve.device.parent_process import die_with_parent
+from onecurve.device.scratch import remove_scratch, use_scratch
 from onecurve.launch.entry import program_named
 from onecurve.launch.message_socket import Message, MessageSocket
+from onecurve.launch.process import kill_process
 
 Warmth = Literal["script", "torch", "none"]
 """What a template has imported: everything, everything but the user's script, or nothing."""
@@ -48,8 +53,17 @@ def main(descriptor: int) -> None:
             return
         gc.collect()
         gc.freeze()  # collections in the ranks need not look at, and so copy, what was imported here
-    control.send({"event": "ready"})
-    _Forks(control, order, warmth).serve()
+    forks = _Forks(control, order, warmth)
+    try:
+        # From now on there are ranks and files to clean up: the end of the launcher is an ordinary signal.
+        forks.end_with_launcher()
+        control.send({"event": "ready"})
+        forks.serve()
+    except _LauncherGoneError:
+        pass
+    finally:
+        forks.kill()
+        remove_scratch(Path(order["scratch"]))
 
 
 def _preload(order: Message, warmth: Warmth) -> str:
@@ -59,6 +73,10 @@ def _preload(order: Message, warmth: Warmth) -> str:
     except Exception as error:  # a library or the user's script may raise anything
         return f"importing raised {type(error).__name__}"
     return ""
+
+
+class _LauncherGoneError(Exception):
+    """The launcher has ended without a word."""
 
 
 class _Forks:
@@ -74,6 +92,18 @@ class _Forks:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._writer = writer
+
+    def end_with_launcher(self) -> None:
+        """Raise in this process when the launcher ends. The user's script may have a handler of its own, for ranks."""
+        self._script_handler = signal.signal(signal.SIGUSR1, _raise_launcher_gone)
+        die_with_parent(self._order["parent"], signal.SIGUSR1)
+
+    def kill(self) -> None:
+        """End all ranks."""
+        for pid in self._numbers:
+            kill_process(pid)
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
     def serve(self) -> None:
         while not self._control.is_closed:
@@ -100,8 +130,10 @@ class _Forks:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGUSR1, self._script_handler or signal.SIG_DFL)
             for opened in (self._control, self._wakeup, self._writer):
                 opened.close()
+            use_scratch(Path(self._order["scratch"]))
             status = be_rank(self._order["program"], message["verb"], message["request"], launcher, parent)
         except BaseException:
             traceback.print_exc()
@@ -110,7 +142,7 @@ class _Forks:
 
     def _spawn(self, message: Message, launcher: int) -> int:
         command = [sys.executable, "-u", "-m", "onecurve.launch.new_rank", str(launcher), str(os.getpid())]
-        words = [self._order["program"], message["verb"], message["request"]]
+        words = [self._order["scratch"], self._order["program"], message["verb"], message["request"]]
         os.set_inheritable(launcher, True)
         return os.posix_spawn(sys.executable, [*command, *words], os.environ)
 
@@ -126,6 +158,10 @@ class _Forks:
             if number is not None:  # not a process that an import has left behind
                 status = os.waitstatus_to_exitcode(status)
                 self._control.send({"event": "ended", "number": number, "status": status})
+
+
+def _raise_launcher_gone(_: int, __: FrameType | None) -> None:
+    raise _LauncherGoneError
 
 
 def be_rank(program: str, verb: str, request: str, launcher: int, parent: int) -> int:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.scratch import Scratch
 from onecurve.launch.event_loop import readable
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
@@ -29,7 +30,14 @@ class TemplateProcess:
 
     def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = _log.info) -> None:
         """`program`: see `RankProgram`. `verb`, `request`: what is imported for. `say`: told why a start is slow."""
-        self._order = {"program": program, "verb": verb, "request": request, "parent": os.getpid()}
+        self._scratch = Scratch()
+        self._order = {
+            "program": program,
+            "verb": verb,
+            "request": request,
+            "parent": os.getpid(),
+            "scratch": str(self._scratch.path),
+        }
         self._say = say
         self._warmth: Warmth = "script"
         self._is_ready = False
@@ -65,6 +73,10 @@ class TemplateProcess:
         self._listeners.pop(number, None)
 
     def close(self) -> None:
+        self._end_process()
+        self._scratch.remove()
+
+    def _end_process(self) -> None:
         self._control.close()
         self._process.kill()
         self._process.wait()
@@ -109,7 +121,7 @@ class TemplateProcess:
 
     def _start_colder(self, reason: str) -> None:
         """Start again with fewer imports, because the process cannot be forked."""
-        self.close()
+        self._end_process()
         self._warmth = _NEXT_TRY[self._warmth]
         self._say(f"ranks start more slowly: {reason}, so a process that has done it cannot be forked")
         self._process, self._control = self._start()

@@ -29,6 +29,7 @@ from onecurve.describe.verdict import Verdict
 from onecurve.device.collectives import broadcast_first_text
 from onecurve.device.device import Device, local_cluster
 from onecurve.device.rng import preserve_rng_state
+from onecurve.device.scratch import scratch_folder
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel, defer_init
@@ -229,8 +230,7 @@ def _shared_folder(world: World, out: Path) -> Iterator[Path | None]:
     name = ""
     if world.rank == 0:
         try:
-            beside = out.resolve().parent if world.local_size < world.size else None
-            name = tempfile.mkdtemp(prefix=".onecurve-proof-", dir=beside)
+            name = _proof_folder(out, world)
         except OSError:
             _log.info("no folder for the one-device step", exc_info=True)
     name = broadcast_first_text(dist.group.WORLD if world.size > 1 else None, name)
@@ -239,6 +239,15 @@ def _shared_folder(world: World, out: Path) -> Iterator[Path | None]:
     finally:
         if world.rank == 0 and name:
             shutil.rmtree(name, ignore_errors=True)
+
+
+def _proof_folder(out: Path, world: World) -> str:
+    if world.local_size == world.size:
+        return tempfile.mkdtemp(prefix="onecurve-proof-", dir=scratch_folder())
+    prefix, beside = f".onecurve-proof-{out.name}-", out.resolve().parent
+    for abandoned in beside.glob(f"{prefix}*"):  # of a run that was killed: this one holds the lock of the folder
+        shutil.rmtree(abandoned, ignore_errors=True)
+    return tempfile.mkdtemp(prefix=prefix, dir=beside)
 
 
 def _build_recorded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -12,6 +12,7 @@ import pytest
 from harness import JOBS, python
 from onecurve.describe.assignment import RankFailure
 from onecurve.describe.errors import InterruptError, OnecurveError, UserCodeError, full_text
+from onecurve.device.scratch import Scratch
 from onecurve.launch import failure_report
 from onecurve.launch.failure import RankFailedError, first_failure
 from onecurve.launch.failure_report import lost_connection, report_failure, report_of
@@ -256,3 +257,40 @@ def test_tracebacks_begin_in_user_code() -> None:
 def test_the_launcher_does_not_import_torch() -> None:
     code = "import sys, onecurve.cli, onecurve.verbs.run, onecurve.verbs.check, onecurve.verbs.probe"
     assert python("-c", f"{code}; sys.exit('torch' in sys.modules)").returncode == 0
+
+
+@pytest.mark.parametrize("victim", ["launcher", "template"])
+def test_a_killed_start_leaves_no_folder(victim: str, tmp_path: Path) -> None:
+    program = (
+        "import sys\nfrom onecurve.launch.local import LocalRanks\n"
+        "with LocalRanks('rank_program', 'work', '{}', say=lambda text: print(text, flush=True)) as launcher:\n"
+        "    print(launcher.template._process.pid, flush=True)\n"
+        "    launcher.run('ignore', '{}', 2)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(JOBS)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        template = int(process.stdout.readline())
+        assert process.stdout.readline() == "running\n"
+        assert len(list(tmp_path.glob("onecurve-start-*"))) == 1
+        os.kill(process.pid if victim == "launcher" else template, signal.SIGKILL)
+        process.wait(20)
+    deadline = time.monotonic() + 20
+    while list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline, list(tmp_path.iterdir())
+        time.sleep(0.05)
+
+
+def test_a_start_removes_the_folders_of_those_that_were_killed_completely(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned = tmp_path / "onecurve-start-x"
+    abandoned.mkdir()
+    (abandoned / "lock").touch()
+    living = Scratch()
+    assert not abandoned.exists()
+    later = Scratch()
+    assert living.path.exists()
+    living.remove()
+    later.remove()
+    assert not list(tmp_path.iterdir())
