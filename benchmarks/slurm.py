@@ -46,6 +46,7 @@ def measure(folder: Path) -> dict[str, Any]:
     job = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()[0]
     subprocess.run(["scancel", "--signal=TERM", job], check=True)
     status = submitted.wait(_TIMEOUT)
+    subprocess.run(["scontrol", "show", "job", job], stdout=sys.stderr, check=False)
     log = (folder / "submitted" / "slurm.log").read_text()
     statuses = set(map(int, re.findall(r"Exited with exit code (\d+)", log)))
     return {
@@ -54,7 +55,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "status": statuses.pop() if len(statuses) == 1 else sorted(statuses),
         "requeued": "resumed  from step" in log,
         "exact": (folder / "submitted" / "weights.safetensors").read_bytes() == expected,
-        "log_kept": log.index("interrupted by SIGTERM") < log.index("resumed  from step") < log.index("done: "),
+        "log_kept": -1 < log.find("interrupted by SIGTERM") < log.find("resumed  from step") < log.find("done: "),
     }
 
 

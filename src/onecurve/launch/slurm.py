@@ -13,6 +13,8 @@ from pathlib import Path
 from onecurve.describe.errors import InterruptError, OnecurveError
 
 _POLL_SECONDS = 1.0
+_ENDED_POLLS = 4
+"""A job that is being queued again seems to have ended for a moment."""
 _FIRST_ONLY = ("--fresh", "--change")
 """Options for the first execution: a run that is started again continues."""
 _FLAGS = ("--fresh",)
@@ -42,10 +44,11 @@ if [ -z "$is_cancelled" ] && {{ [ $status -eq 75 ] || has_ended 'SIGTERM|SIGHUP'
   echo "onecurve: stopped and saved; the job is queued again"
   trap '' TERM
   scontrol requeue "$SLURM_JOB_ID"
-  # Slurm holds a job that was queued again for two minutes, unless it is told otherwise once this script has ended.
+  # Slurm holds a job that was queued again for two minutes, unless it is told otherwise once this script has ended. But
+  # it must have cleaned up: a node on which the job still seems to run refuses to start it.
   setsid bash -c 'for _ in {{1..40}}; do
     sleep 0.5
-    [ "$(squeue -h -j "$0" -o %T)" = PENDING ] && scontrol update JobId="$0" StartTime=now && break
+    [ "$(squeue -h -j "$0" -o %T)" = PENDING ] && scontrol update JobId="$0" StartTime=now+5 && break
   done' "$SLURM_JOB_ID" > /dev/null 2>&1 &
 fi
 exit $status
@@ -122,12 +125,13 @@ def follow(job: int, log: Path, show: Callable[[str], None]) -> bool:
     try:
         with log.open("a+", errors="replace") as opened:
             opened.seek(0, 2)
-            while True:
+            ended = 0
+            while ended < _ENDED_POLLS:
                 state = _state(job)
                 show(opened.read())
-                if state not in _ACTIVE:
-                    return state == "COMPLETED"
+                ended = ended + 1 if state not in _ACTIVE else 0
                 time.sleep(_POLL_SECONDS)
+            return state == "COMPLETED"
     except KeyboardInterrupt:
         raise InterruptError(
             f"job {job} goes on: follow it with 'tail -f {log}', stop and save it with 'scancel --signal=TERM {job}'",
