@@ -8,6 +8,7 @@ import atexit
 import multiprocessing
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -118,7 +119,10 @@ class MicroBatches:
             )
             others = multiprocessing.active_children()
             self._first_iterator = iter(self._loader)
-            atexit.register(_kill_workers, [new for new in multiprocessing.active_children() if new not in others])
+            processes = [new for new in multiprocessing.active_children() if new not in others]
+            end = weakref.finalize(self._first_iterator, _end_workers, processes)
+            end.atexit = False  # it might come after Python's own cleanup, which waits for the workers
+            atexit.register(end)
 
     def rewind(self) -> None:
         """Drop the batches that were read ahead, because the sample groups have changed."""
@@ -239,11 +243,19 @@ def _identity(micro: Any) -> Any:
     return micro
 
 
-def _kill_workers(workers: Sequence[BaseProcess]) -> None:
-    """End the workers of a rank that ends: Python would ask them with SIGTERM, which they ignore, and wait."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch reports a worker that was killed as a failure
+_END_SIGNAL = signal.SIGRTMIN + 3
+"""Ends a worker; nobody else sends it."""
+
+
+def _end_workers(workers: Sequence[BaseProcess]) -> None:
+    """End the workers of a loader that is no longer used, or of a rank that ends.
+
+    Python would ask them with SIGTERM, which they ignore, and wait. torch sends a message, which is lost if the garbage
+    collector has closed the queue before, and waits five seconds for each.
+    """
     for worker in workers:
-        worker.kill()
+        if worker.is_alive() and worker.pid is not None:
+            os.kill(worker.pid, _END_SIGNAL)
 
 
 def _init_worker(rank_pid: int, _: int) -> None:
@@ -254,6 +266,7 @@ def _init_worker(rank_pid: int, _: int) -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    signal.signal(_END_SIGNAL, lambda *_: os._exit(0))  # torch reports another status as a failure
     die_with_parent(rank_pid)
     torch.set_num_threads(1)
     unpin_cores()

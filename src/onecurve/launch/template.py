@@ -54,16 +54,12 @@ def main(descriptor: int) -> None:
         gc.collect()
         gc.freeze()  # collections in the ranks need not look at, and so copy, what was imported here
     forks = _Forks(control, order, warmth)
-    try:
-        # From now on there are ranks and files to clean up: the end of the launcher is an ordinary signal.
-        forks.end_with_launcher()
-        control.send({"event": "ready"})
-        forks.serve()
-    except _LauncherGoneError:
-        pass
-    finally:
-        forks.kill()
-        remove_scratch(Path(order["scratch"]))
+    # From now on there are ranks and files to clean up: the end of the launcher is an ordinary signal.
+    forks.notice_end_of_launcher()
+    control.send({"event": "ready"})
+    forks.serve()
+    forks.kill()
+    remove_scratch(Path(order["scratch"]))
 
 
 def _preload(order: Message, warmth: Warmth) -> str:
@@ -75,15 +71,12 @@ def _preload(order: Message, warmth: Warmth) -> str:
     return ""
 
 
-class _LauncherGoneError(Exception):
-    """The launcher has ended without a word."""
-
-
 class _Forks:
     """Starts ranks on request, and reports when they end."""
 
     def __init__(self, control: MessageSocket, order: Message, warmth: Warmth) -> None:
         self._control, self._order, self._warmth = control, order, warmth
+        self._has_launcher = True
         self._numbers: dict[int, int] = {}
         """Process id of a rank → the number that the launcher gave it."""
         self._wakeup, writer = socket.socketpair()
@@ -93,10 +86,16 @@ class _Forks:
         signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         self._writer = writer
 
-    def end_with_launcher(self) -> None:
-        """Raise in this process when the launcher ends. The user's script may have a handler of its own, for ranks."""
-        self._script_handler = signal.signal(signal.SIGUSR1, _raise_launcher_gone)
+    def notice_end_of_launcher(self) -> None:
+        """Stop serving when the launcher ends. The user's script may have a handler of its own, which ranks get back.
+
+        The socket tells it too, unless another process that the launcher has forked still holds the other end.
+        """
+        self._script_handler = signal.signal(signal.SIGUSR1, self._launcher_ended)
         die_with_parent(self._order["parent"], signal.SIGUSR1)
+
+    def _launcher_ended(self, _: int, __: FrameType | None) -> None:
+        self._has_launcher = False
 
     def kill(self) -> None:
         """End all ranks."""
@@ -106,7 +105,7 @@ class _Forks:
                 os.waitpid(pid, 0)
 
     def serve(self) -> None:
-        while not self._control.is_closed:
+        while self._has_launcher and not self._control.is_closed:
             readable, _, _ = select.select([self._control.fileno(), self._wakeup.fileno()], [], [])
             if self._wakeup.fileno() in readable:
                 self._wakeup.recv(4096)
@@ -158,10 +157,6 @@ class _Forks:
             if number is not None:  # not a process that an import has left behind
                 status = os.waitstatus_to_exitcode(status)
                 self._control.send({"event": "ended", "number": number, "status": status})
-
-
-def _raise_launcher_gone(_: int, __: FrameType | None) -> None:
-    raise _LauncherGoneError
 
 
 def be_rank(program: str, verb: str, request: str, launcher: int, parent: int) -> int:

@@ -5,7 +5,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 
 import pytest
@@ -41,9 +41,9 @@ class ServedStore:
         await self.server.close()
 
     def stop(self) -> None:
-        if self._thread.is_alive():
+        with suppress(RuntimeError):  # it has ended already
             self.loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join()
+        self._thread.join()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from onecurve.describe.assignment import Assignment
+from onecurve.describe.assignment import Assignment, StoreAddress
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json, write_toml
 from onecurve.describe.errors import OnecurveError
@@ -28,8 +28,7 @@ def test_an_assignment_carries_the_full_plan_to_the_ranks() -> None:
         size=2,
         local_rank=0,
         local_size=2,
-        store_host="127.0.0.1",
-        store_port=1,
+        store=StoreAddress("127.0.0.1", 1, "00"),
         interface="lo",
         plan=PLAN,
     )
