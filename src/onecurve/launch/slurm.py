@@ -44,8 +44,8 @@ if [ -z "$is_cancelled" ] && {{ [ $status -eq 75 ] || has_ended 'SIGTERM|SIGHUP'
   echo "onecurve: stopped and saved; the job is queued again"
   trap '' TERM
   scontrol requeue "$SLURM_JOB_ID"
-  # Slurm holds a job that was queued again for two minutes, unless it is told otherwise once this script has ended. But
-  # it must have cleaned up: a node on which the job still seems to run refuses to start it.
+  # Slurm holds a job that was queued again for two minutes, unless it is told otherwise once this script has ended. The
+  # nodes need some seconds to clean up: a job that started again at once sometimes failed.
   setsid bash -c 'for _ in {{1..40}}; do
     sleep 0.5
     [ "$(squeue -h -j "$0" -o %T)" = PENDING ] && scontrol update JobId="$0" StartTime=now+5 && break
