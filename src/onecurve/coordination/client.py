@@ -11,7 +11,7 @@ from typing import Any
 from onecurve.coordination.channel import CHALLENGE_BYTES, SESSION_BYTES, ClientHandshake
 from onecurve.coordination.connection import Connection
 from onecurve.coordination.coordination import TIMEOUT_SECONDS
-from onecurve.coordination.entry import Change, Entry, check_key, check_prefix, check_value
+from onecurve.coordination.entry import Change, Entry, check_entry, check_key, check_prefix
 from onecurve.coordination.errors import CoordinationError, JobKeyError, LeaseLostError, UnreachableError
 from onecurve.coordination.lease import Lease, lease_number
 from onecurve.coordination.watch import Watch
@@ -73,13 +73,11 @@ class RemoteCoordination:
         return lease
 
     async def create(self, key: str, value: str, lease: Lease | None = None) -> bool:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         return bool(await self._write("create", key=key, value=value, lease=lease_number(lease)))
 
     async def put(self, key: str, value: str, lease: Lease | None = None) -> None:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         await self._write("put", key=key, value=value, lease=lease_number(lease))
 
     async def get(self, key: str) -> Entry | None:
@@ -88,8 +86,7 @@ class RemoteCoordination:
         return Entry(*result) if result is not None else None
 
     async def compare_and_set(self, key: str, version: int, value: str) -> bool:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         return bool(await self._write("compare_and_set", key=key, version=version, value=value))
 
     async def delete(self, key: str) -> bool:

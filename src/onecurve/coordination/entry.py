@@ -51,3 +51,9 @@ def check_value(key: str, value: str) -> None:
         raise CoordinationError(f"value of key {key!r} is not valid Unicode text: {error}") from None
     if size > MAX_VALUE_BYTES:
         raise CoordinationError(f"value of key {key!r} has {size:,} bytes; the limit is {MAX_VALUE_BYTES:,}")
+
+
+def check_entry(key: str, value: str) -> None:
+    """Raise CoordinationError if a key or its value is outside the limits."""
+    check_key(key)
+    check_value(key, value)

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onecurve.coordination.coordination import TIMEOUT_SECONDS
-from onecurve.coordination.entry import Entry, check_key, check_prefix, check_value
+from onecurve.coordination.entry import Entry, check_entry, check_key, check_prefix
 from onecurve.coordination.errors import LeaseLostError
 from onecurve.coordination.etcd_address import EtcdAddress
 from onecurve.coordination.etcd_entry import EtcdEntry, encode, encode_value
@@ -68,15 +68,13 @@ class EtcdCoordination:
         return lease
 
     async def create(self, key: str, value: str, lease: Lease | None = None) -> bool:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         token = _token()
         done, present = await self._write(key, 0, value, token, {"lease": str(lease_number(lease) or 0)})
         return done or (present is not None and present.token == token)
 
     async def put(self, key: str, value: str, lease: Lease | None = None) -> None:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         token, version = _token(), 0
         while True:
             done, present = await self._write(key, version, value, token, {"lease": str(lease_number(lease) or 0)})
@@ -91,8 +89,7 @@ class EtcdCoordination:
         return Entry(present.value, present.version) if present is not None else None
 
     async def compare_and_set(self, key: str, version: int, value: str) -> bool:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         if version < 1:
             return False  # etcd would take 0 for "absent"
         token = _token()

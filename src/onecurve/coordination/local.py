@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Sequence
 
-from onecurve.coordination.entry import Change, Entry, check_key, check_prefix, check_value
+from onecurve.coordination.entry import Change, Entry, check_entry, check_key, check_prefix
 from onecurve.coordination.lease import Lease, lease_number
 from onecurve.coordination.server import Server
 from onecurve.coordination.watch import Watch
@@ -34,13 +34,11 @@ class LocalCoordination:
         return lease
 
     async def create(self, key: str, value: str, lease: Lease | None = None) -> bool:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         return self._state.create(key, value, lease_number(lease), _token())
 
     async def put(self, key: str, value: str, lease: Lease | None = None) -> None:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         self._state.put(key, value, lease_number(lease), _token())
 
     async def get(self, key: str) -> Entry | None:
@@ -48,8 +46,7 @@ class LocalCoordination:
         return self._state.get(key)
 
     async def compare_and_set(self, key: str, version: int, value: str) -> bool:
-        check_key(key)
-        check_value(key, value)
+        check_entry(key, value)
         return self._state.compare_and_set(key, version, value, _token())
 
     async def delete(self, key: str) -> bool:
