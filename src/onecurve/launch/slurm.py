@@ -13,8 +13,6 @@ from pathlib import Path
 from onecurve.describe.errors import InterruptError, OnecurveError
 
 _POLL_SECONDS = 1.0
-_ENDED_POLLS = 4
-"""A job that is being queued again seems to have ended for a moment."""
 _FIRST_ONLY = ("--fresh", "--change")
 """Options for the first execution: a run that is started again continues."""
 _FLAGS = ("--fresh",)
@@ -44,8 +42,8 @@ if [ -z "$is_cancelled" ] && {{ [ $status -eq 75 ] || has_ended 'SIGTERM|SIGHUP'
   echo "onecurve: stopped and saved; the job is queued again"
   trap '' TERM
   scontrol requeue "$SLURM_JOB_ID"
-  # Slurm holds a job that was queued again for two minutes, unless it is told otherwise once this script has ended. The
-  # nodes need some seconds to clean up: a job that started again at once sometimes failed.
+  # Slurm holds a job that was queued again for two minutes, unless it is told otherwise once this script has ended.
+  # Not at once: a node refuses a job whose credential was issued in the second in which the job was killed there.
   setsid bash -c 'for _ in {{1..40}}; do
     sleep 0.5
     [ "$(squeue -h -j "$0" -o %T)" = PENDING ] && scontrol update JobId="$0" StartTime=now+5 && break
@@ -125,13 +123,12 @@ def follow(job: int, log: Path, show: Callable[[str], None]) -> bool:
     try:
         with log.open("a+", errors="replace") as opened:
             opened.seek(0, 2)
-            ended = 0
-            while ended < _ENDED_POLLS:
+            while True:
                 state = _state(job)
                 show(opened.read())
-                ended = ended + 1 if state not in _ACTIVE else 0
+                if state not in _ACTIVE:
+                    return state == "COMPLETED"
                 time.sleep(_POLL_SECONDS)
-            return state == "COMPLETED"
     except KeyboardInterrupt:
         raise InterruptError(
             f"job {job} goes on: follow it with 'tail -f {log}', stop and save it with 'scancel --signal=TERM {job}'",

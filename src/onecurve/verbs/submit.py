@@ -1,8 +1,8 @@
 """onecurve run --slurm: submit the run to Slurm, and follow it."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
+from onecurve.job.script_path import script_path
 from onecurve.launch.slurm import BatchFiles, follow, submit
 from onecurve.runs.folder import SLURM_LOG, SLURM_SCRIPT, SLURM_STARTED, SUMMARY, refuse_foreign_folder
 from onecurve.verbs.run import run_folder
@@ -21,7 +21,7 @@ def submit_run(
 
     `options`: of sbatch. `say`: told the number of the job. `show`: gets what the job prints.
     """
-    folder = run_folder(Path(script), out).resolve()
+    folder = run_folder(script_path(script, "run"), out).resolve()
     refuse_foreign_folder(folder)
     files = BatchFiles(
         script=folder / SLURM_SCRIPT,
