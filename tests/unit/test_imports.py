@@ -82,8 +82,7 @@ def module_file(module: str) -> Path | None:
 
 
 def sources() -> list[tuple[str, Path]]:
-    in_packages = [(path.parent.name, path) for path in sorted(ROOT.glob("*/*.py"))]
-    return [*in_packages, ("cli", ROOT / "cli.py")]
+    return [(path.parent.name, path) for path in sorted(ROOT.glob("*/*.py"))]
 
 
 @pytest.mark.parametrize(("package", "file"), sources(), ids=lambda value: str(value).removeprefix(str(ROOT)))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from onecurve.cli import _read
+from onecurve.cli.arguments import read_arguments
 
 TEXT = (Path(__file__).parent.parent.parent / "docs" / "launch.md").read_text()
 COMMANDS = [
@@ -24,7 +24,7 @@ def test_there_are_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_accepted(command: str) -> None:
-    assert _read(shlex.split(command)).verb
+    assert read_arguments(shlex.split(command)).verb
 
 
 def test_the_kubernetes_file_starts_as_many_pods_as_hosts() -> None:
@@ -32,7 +32,7 @@ def test_the_kubernetes_file_starts_as_many_pods_as_hosts() -> None:
     spec = job["spec"]
     pod = spec["template"]["spec"]
     (container,) = pod["containers"]
-    chosen = _read(container["command"][1:])
+    chosen = read_arguments(container["command"][1:])
     assert spec["completionMode"] == "Indexed"
     assert int(chosen.hosts) == spec["completions"] == spec["parallelism"]
     name = job["metadata"]["name"]

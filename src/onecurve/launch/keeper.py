@@ -86,6 +86,7 @@ class Keeper:
                     try:
                         return await self._take_part(met, lease, registration)
                     except RunOverError as error:
+                        self._member = None
                         if self._signals:
                             return RunEnd(stopped=self._signals[0])
                         if str(error) not in said:
@@ -104,8 +105,9 @@ class Keeper:
         member = Member(coordination, lease, keys, host, registration, self._template)
         self._member = member
         if not self.leads:
+            self._run.say(f"joined the run in {met.place}; the leading host shows its progress")
             return await member.take_part(self._run.request, self._run.say, None)
-        with Leader(coordination, lease, keys, member, self._run.say) as leader:
+        with Leader(coordination, lease, keys, member, met.place, self._run.say) as leader:
             end = await member.take_part(self._run.request, self._run.say, lambda: _lead(leader, self._run.conduct))
             await leader.wait_until_left()
             return end

@@ -41,11 +41,12 @@ class Leader:
         lease: Lease,
         keys: RunKeys,
         member: Member,
+        place: str,
         say: Callable[[str], None],
     ) -> None:
-        """`lease`, `member`: of the leader's own host. `say`: told which hosts are here."""
+        """`lease`, `member`: of the leader's own host. `place`: where the hosts meet. `say`: told which are here."""
         self._coordination, self._lease, self._keys = coordination, lease, keys
-        self._member, self._say = member, say
+        self._member, self._place, self._say = member, place, say
         self.host = member.host
         self._registrations: dict[str, HostRegistration] = {}
         self._members: Mapping[str, HostRegistration] = {}
@@ -85,7 +86,7 @@ class Leader:
         while len(present) < count.least or self.host not in present:
             if not await self._change_within(_SAY_SECONDS):
                 names = ", ".join(sorted(registration.name for registration in present.values()))
-                self._say(f"waiting for hosts: {len(present)} of {count} are here ({names})")
+                self._say(f"waiting for hosts in {self._place}: {len(present)} of {count} are here ({names})")
         while len(present) < count.most and await self._change_within(_GATHER_SECONDS):
             pass
         others = [host for host in present if host != self.host][: count.most - 1]

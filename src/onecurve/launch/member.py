@@ -113,7 +113,7 @@ class Member:
         await self._ranks.start(assigned.ranks, assigned.work, request, say)
         if self.stopped.done():
             self._ranks.stop(self.stopped.result())
-        has_first = assigned.ranks > 0 and assigned.first_rank == 0
+        has_first = assigned.first_rank == 0
         assignments = assigned.of_ranks(device_of(self._registration.address))
         try:
             results = await self._ranks.run(assignments)

@@ -99,7 +99,7 @@ class RankStore(Store):
             if self._failure:
                 raise dist.DistNetworkError(self._failure)
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self._connected()
             self._answers[number] = answer
             self._send({"id": number, "op": operation, **fields})
         if not answer.arrived.wait(seconds):
@@ -112,6 +112,13 @@ class RankStore(Store):
         if answer.failure:
             raise dist.DistNetworkError(answer.failure)
         return answer.result
+
+    def _connected(self) -> tuple[socket.socket, Channel]:
+        try:
+            return self._connect()
+        except OSError as error:
+            self._fail(str(error))
+            raise dist.DistNetworkError(self._failure) from None
 
     def _connect(self) -> tuple[socket.socket, Channel]:
         connected = socket.create_connection(self._address, _CONNECT_SECONDS)

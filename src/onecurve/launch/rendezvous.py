@@ -34,6 +34,8 @@ class Met:
     """The service through which they agree."""
     address: str
     """Address at which the others reach this host."""
+    place: str
+    """Where they meet, for messages."""
     may_lead: bool
     """The host that serves in memory what the hosts agree on must lead: it then leaves last. In etcd, any may lead."""
 
@@ -47,6 +49,10 @@ class Rendezvous:
     join: str | None = None
     """HOST:PORT of the leader, or etcd://HOST:PORT,…"""
     key_file: Path | None = None
+
+    @property
+    def place(self) -> str:
+        return self.join or f"the folder {self.file.parent}"
 
     @asynccontextmanager
     async def meet(self) -> AsyncIterator[Met]:
@@ -69,7 +75,7 @@ class Rendezvous:
             if called is not None:
                 async with _serving(listener, called.key) as coordination:
                     try:
-                        yield Met(coordination, address, may_lead=True)
+                        yield Met(coordination, address, self.place, may_lead=True)
                     finally:
                         end_meeting(self.file, called)
                 return
@@ -77,7 +83,7 @@ class Rendezvous:
             joined = await join_meeting(self.file)
             if joined is not None:
                 async with _closing(joined):
-                    yield Met(joined, address, may_lead=False)
+                    yield Met(joined, address, self.place, may_lead=False)
                 return
 
     @asynccontextmanager
@@ -89,10 +95,10 @@ class Rendezvous:
         except OSError:  # not this host's address, or served by another keeper of this host
             joined = await _connect(host, port, key)
             async with _closing(joined):
-                yield Met(joined, address_towards(host, port), may_lead=False)
+                yield Met(joined, address_towards(host, port), self.place, may_lead=False)
             return
         async with _serving(listener, key) as coordination:
-            yield Met(coordination, str(listener.getsockname()[0]), may_lead=True)
+            yield Met(coordination, str(listener.getsockname()[0]), self.place, may_lead=True)
 
     @asynccontextmanager
     async def _meet_in_etcd(self, url: str) -> AsyncIterator[Met]:
@@ -100,7 +106,7 @@ class Rendezvous:
         name = re.sub(r"[^!-~]", "_", f"{getpass.getuser()}/{self.file.parent}")
         coordination = EtcdCoordination(address, name)
         async with _closing(coordination):
-            yield Met(coordination, address_towards(*address.endpoints[0]), may_lead=True)
+            yield Met(coordination, address_towards(*address.endpoints[0]), self.place, may_lead=True)
 
 
 def read_key(path: Path | None) -> bytes:

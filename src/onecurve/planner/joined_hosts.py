@@ -32,13 +32,16 @@ def similar_first(hosts: Mapping[str, HostRegistration]) -> dict[str, HostRegist
 def joined_cluster(hosts: Sequence[HostRegistration], link: Link) -> Cluster:
     """Return the cluster of these hosts. `link`: between them; it is the same for all.
 
-    Neighbours that are similar form a group, which has the measurements of its first host.
+    Neighbours that are similar form a group, which has the measurements of its first host, and the memory of the
+    smallest.
     """
     groups: list[HostGroup] = []
     for host in hosts:
         own = replace(host.devices.groups[0], count=1, inter_host=link)
         if groups and groups[-1].is_similar(own):
-            groups[-1] = replace(groups[-1], count=groups[-1].count + 1)
+            memory = min(groups[-1].device.memory, own.device.memory)
+            device = replace(groups[-1].device, memory=memory)
+            groups[-1] = replace(groups[-1], device=device, count=groups[-1].count + 1)
         else:
             groups.append(own)
     return Cluster(tuple(groups), hosts[0].devices.constants)

@@ -1,0 +1,166 @@
+"""The arguments of the command line."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import onecurve
+from onecurve.cli.commands import check_command, export_command, plan_command, probe_command, run_command
+
+
+def read_arguments(words: Sequence[str]) -> argparse.Namespace:
+    """Parse the words of a command. `run train.py --ranks 2 lr=1e-4` is allowed, although argparse refuses it."""
+    parser = _parser()
+    chosen, rest = parser.parse_known_args(words, argparse.Namespace(words=words))
+    unknown = [word for word in rest if word.startswith("-")]
+    if unknown:
+        parser.error(f"unknown flag {unknown[0]}; see 'onecurve --help' and the verb's own --help")
+    if rest and not hasattr(chosen, "arguments"):
+        parser.error(f"unknown word {rest[0]!r}; see the verb's own --help")
+    if rest:
+        chosen.arguments += rest
+    return chosen
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"onecurve {onecurve.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_run(verbs)
+    _add_plan(verbs)
+    _add_check(verbs)
+    _add_probe(verbs)
+    _add_export(verbs)
+    return parser
+
+
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _add_run(verbs: Verbs) -> None:
+    run = _add_verb(verbs, "run", run_command, "train a job on the devices of this host", job=True)
+    run.add_argument(
+        "--plan",
+        default="auto",
+        help="how to split the job: 'replicate2 mb8×2', or a plan.toml (default: the best plan that is found)",
+    )
+    run.add_argument("--ranks", type=int, metavar="N", help="replicate the model on N processes, without planning")
+    run.add_argument(
+        "--precision",
+        metavar="LIST",
+        help="precisions that a plan may compute in, such as fp32,bf16 (default: fp32)",
+    )
+    run.add_argument(
+        "--out", metavar="FOLDER", help="folder for checkpoints, records and weights (default: runs/ + script name)"
+    )
+    run.add_argument(
+        "--fresh", action="store_true", help="start over instead of continuing from the newest checkpoint in FOLDER"
+    )
+    run.add_argument(
+        "--change",
+        metavar="LIST",
+        help="continue although these fields of the job have changed: lr, schedule, global_batch, steps",
+    )
+    run.add_argument(
+        "--no-check",
+        dest="check",
+        action="store_false",
+        help="train without proving first that the plan computes the same as one device",
+    )
+    _add_hosts(run)
+    run.add_argument(
+        "--slurm",
+        metavar="OPTIONS",
+        help="submit the run to Slurm with these options of sbatch, such as '--nodes=2 --time=1:00:00', and follow it",
+    )
+    run.add_argument(
+        "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"
+    )
+
+
+def _add_hosts(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--hosts",
+        metavar="N",
+        help="number of hosts, or MIN:MAX; start the same command on each (default: 1, or what srun and mpirun say)",
+    )
+    verb.add_argument(
+        "--join", metavar="WHERE", help="where hosts without a common folder meet: HOST:PORT, or etcd://HOST:PORT,…"
+    )
+    verb.add_argument(
+        "--key-file", metavar="FILE", help="32 random bytes, the same on every host, for --join HOST:PORT"
+    )
+
+
+def _add_plan(verbs: Verbs) -> None:
+    summary = "find the best way to split a job, with its time, memory and cost"
+    plan = _add_verb(verbs, "plan", plan_command, summary, job=True)
+    plan.add_argument(
+        "--cluster",
+        default="here",
+        help="the machines: 2x8xH100 (hosts × devices × name), 4xA100+4xV100, a cluster.toml, or here (default: here)",
+    )
+    plan.add_argument(
+        "--precision",
+        default="fp32",
+        metavar="LIST",
+        help="precisions that a plan may compute in, such as fp32,bf16 (default: fp32)",
+    )
+    plan.add_argument("--price", type=float, metavar="DOLLARS", help="price per device-hour (per host-hour on CPU)")
+    plan.add_argument("--out", default="plan.toml", metavar="FILE", help="file for the plan (default: plan.toml)")
+
+
+def _add_check(verbs: Verbs) -> None:
+    summary = "prove that the split job computes the same as one device"
+    check = _add_verb(verbs, "check", check_command, summary, job=True)
+    check.add_argument(
+        "--plan",
+        action="append",
+        default=[],
+        help="a plan to check, or a plan.toml; may be repeated (default: a matrix of plans)",
+    )
+    check.add_argument("--ranks", type=int, metavar="N", help="largest world of the matrix (default: 4)")
+    check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")
+    check.add_argument(
+        "--precision",
+        choices=["fp64", "fp32"],
+        default="fp64",
+        help="fp64 compares every tensor; fp32 compares loss curves with the spread of perturbed runs (default: fp64)",
+    )
+
+
+def _add_probe(verbs: Verbs) -> None:
+    probe = _add_verb(verbs, "probe", probe_command, "measure these machines: matrix products, memory, links")
+    probe.add_argument(
+        "--out", default="cluster.toml", metavar="FILE", help="file for the result (default: cluster.toml)"
+    )
+    _add_hosts(probe)
+
+
+def _add_export(verbs: Verbs) -> None:
+    export = _add_verb(verbs, "export", export_command, "write the weights of a run for other programs")
+    export.add_argument("run", help="folder of a run, for example runs/gpt")
+    export.add_argument(
+        "--to",
+        choices=["safetensors", "hf", "int8"],
+        default="safetensors",
+        help="one file, a Hugging Face folder, or a file of int8 weights (extra: onecurve[int8])",
+    )
+    export.add_argument("--out", metavar="PATH", help="file or folder to write (default: in the run's folder)")
+    export.add_argument("--script", metavar="FILE", help="the run's script, which int8 needs")
+    export.add_argument("--best", action="store_true", help="use the best evaluation's checkpoint, not the newest")
+
+
+def _add_verb(
+    verbs: Verbs, name: str, action: Callable[[argparse.Namespace], int], summary: str, *, job: bool = False
+) -> argparse.ArgumentParser:
+    """`job`: the verb takes a script that defines job(), and that function's arguments."""
+    sentence = summary[0].upper() + summary[1:] + "."
+    verb: argparse.ArgumentParser = verbs.add_parser(name, help=summary, description=sentence, allow_abbrev=False)
+    if job:
+        verb.add_argument("script", help="Python file that defines job()")
+        verb.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job(), for example lr=1e-4")
+    verb.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    verb.add_argument("--verbose", action="store_true", help="log details, such as why a model cannot be split")
+    verb.set_defaults(verb=action)
+    return verb

@@ -1,0 +1,165 @@
+"""One function per verb: calls it with the arguments and prints what it returns. Verbs are imported when called."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from onecurve.cli.status import interrupted_status
+from onecurve.describe.convert import to_document, to_json, to_plain
+from onecurve.describe.errors import OnecurveError
+from onecurve.report.text import print_lines
+
+_JSON_VERSION = 1
+"""Version of `--json` output that is not also the content of a file."""
+
+
+def run_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.summary import summary_lines
+    from onecurve.verbs.run import run
+
+    if chosen.slurm is not None:
+        return _submit(chosen)
+    summary = run(
+        chosen.script,
+        chosen.arguments,
+        plan=chosen.plan,
+        ranks=chosen.ranks,
+        out=chosen.out,
+        fresh=chosen.fresh,
+        change=chosen.change or (),
+        check=chosen.check,
+        hosts=chosen.hosts,
+        join=chosen.join,
+        key_file=chosen.key_file,
+        quiet=chosen.json,
+        tensorboard=chosen.tensorboard,
+        precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
+        say=_print_to_stderr if not chosen.json else lambda _: None,
+    )
+    if summary is None:
+        return 0
+    _print_result(summary_lines(summary), to_document(summary) if chosen.json else None)
+    return interrupted_status(summary.ended) if summary.interrupted else 0
+
+
+def _submit(chosen: argparse.Namespace) -> int:
+    from onecurve.verbs.submit import submit_run
+
+    if chosen.hosts is not None:
+        raise OnecurveError("--hosts: Slurm decides it; write --slurm '--nodes=N …'")
+    ended_well = submit_run(
+        chosen.slurm,
+        chosen.script,
+        chosen.out,
+        _without("--slurm", chosen.words),
+        say=_print_to_stderr,
+        show=lambda text: print(text, end="", flush=True),
+    )
+    return 0 if ended_well else 1
+
+
+def _without(option: str, words: Sequence[str]) -> list[str]:
+    """The words without an option and its value."""
+    left = [word for word in words if not word.startswith(f"{option}=")]
+    if option in left:
+        at = left.index(option)
+        del left[at : at + 2]
+    return left
+
+
+def check_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.check_table import result_lines
+    from onecurve.verbs.check import check
+
+    result = check(
+        chosen.script,
+        chosen.arguments,
+        plans=chosen.plan,
+        ranks=chosen.ranks,
+        steps=chosen.steps,
+        precision=chosen.precision,
+        quiet=chosen.json,
+    )
+    if result is None:
+        return 0
+    plain = {"version": _JSON_VERSION, "holds": result.holds, **to_plain(result)}
+    _print_result(result_lines(result), plain if chosen.json else None)
+    return 0 if result.holds else 1
+
+
+def probe_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.cluster import cluster_lines
+    from onecurve.verbs.probe import probe
+
+    cluster = probe(
+        chosen.out,
+        hosts=chosen.hosts,
+        join=chosen.join,
+        key_file=chosen.key_file,
+        quiet=chosen.json,
+        say=_print_to_stderr if not chosen.json else lambda _: None,
+    )
+    if cluster is not None:
+        lines = [*cluster_lines(cluster), f"written: {chosen.out}"]
+        _print_result(lines, to_document(cluster) if chosen.json else None)
+    return 0
+
+
+def plan_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.advice import advice_lines, advice_plain, start_lines
+    from onecurve.verbs.plan import plan
+
+    with _progress(chosen.json) as say:
+        advice = plan(
+            chosen.script,
+            chosen.arguments,
+            cluster=chosen.cluster,
+            precision=chosen.precision.replace(" ", "").split(","),
+            price=chosen.price,
+            out=chosen.out,
+            say=say,
+        )
+    _print_result(advice_lines(advice), {"version": _JSON_VERSION, **advice_plain(advice)} if chosen.json else None)
+    if advice.best is not None and not chosen.json:
+        command = shlex.join(["run", chosen.script, *chosen.arguments, "--plan", chosen.out])
+        # Not wrapped: a command with line breaks cannot be copied.
+        print("", f"written: {chosen.out}", *start_lines(advice, command), sep="\n", flush=True)
+    return 0 if advice.best is not None else 1
+
+
+def export_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.summary import export_lines
+    from onecurve.verbs.export import export
+
+    summary = export(chosen.run, chosen.to, out=chosen.out, best=chosen.best, script=chosen.script, quiet=chosen.json)
+    _print_result(export_lines(summary), to_document(summary) if chosen.json else None)
+    return 0
+
+
+def _print_result(lines: Sequence[str], plain: dict[str, Any] | None) -> None:
+    """Print the lines, or with --json the plain data instead."""
+    if plain is not None:
+        print(to_json(plain), flush=True)
+    else:
+        print_lines(lines)
+
+
+def _print_to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """On a terminal, show what is being done while it is done."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield lambda text: status.update(escape(text))
