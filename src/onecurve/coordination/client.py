@@ -117,9 +117,10 @@ class RemoteCoordination:
         if self._reconnecting is not None:
             self._reconnecting.cancel()
             await asyncio.wait([self._reconnecting])
-        if self._connection is not None:
+        connection = self._connection
+        if connection is not None:
             await asyncio.sleep(0)  # what was sent last is written in the next turn of the event loop
-            self._connection.abort()
+            connection.abort()
             await asyncio.sleep(0)
 
     def message_received(self, message: Mapping[str, Any]) -> None:
