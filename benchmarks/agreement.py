@@ -179,7 +179,7 @@ async def _serve_memory(hosts: int, pipe: Pipe) -> None:
     server.start()
     host, port = listener.getsockname()
     pipe.send((MemoryService(host, port, job_key), os.getpid()))
-    await lead(LocalCoordination(server), hosts, pipe)
+    await lead(LocalCoordination(server.state, server.clock), hosts, pipe)
 
 
 def serve_etcd(hosts: int, pipe: Pipe) -> None:

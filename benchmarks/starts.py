@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 from onecurve.describe.convert import to_json
-from onecurve.describe.plan import Plan
 from onecurve.describe.requests import RunRequest
 from onecurve.launch.local import LocalRanks
 from onecurve.verbs.program import PROGRAM
@@ -42,7 +41,7 @@ def main() -> None:
         with LocalRanks(PROGRAM, "run", request) as launcher:
             while len(seconds) < chosen.count:
                 begin = time.perf_counter()
-                ended = launcher.run("run", request, 2, Plan.parse("replicate2 mb4"))
+                ended = launcher.run("run", request, 2)
                 if ended.results is None:
                     raise SystemExit("interrupted")
                 seconds.append(time.perf_counter() - begin)

@@ -160,4 +160,4 @@ class Backend:
     async def _open(self, server: Server, name: str) -> Coordination:
         if self._etcd is not None:
             return EtcdCoordination(self._etcd.address(), name, TIMEOUT)
-        return LocalCoordination(server) if self.name == "local" else await connected(server)
+        return LocalCoordination(server.state, server.clock) if self.name == "local" else await connected(server)

@@ -20,7 +20,8 @@ def main(verb, _, socket):
     launcher = Launcher(socket)
     try:
         for assignment in launcher.assignments():
-            launcher.finished(work(verb, assignment, launcher))
+            with launcher.taking_part(assignment, None, lambda: None):
+                launcher.finished(work(verb, assignment, launcher))
     except Exception as error:
         launcher.failed(error)
         return 1
@@ -28,7 +29,7 @@ def main(verb, _, socket):
 
 
 def work(verb, assignment, launcher):
-    rank = assignment.rank
+    rank, generation = assignment.rank, assignment.generation
     if verb == "fail" and rank == 1:
         raise ValueError("mine")
     if verb == "exit" and rank == 1:
@@ -52,4 +53,4 @@ def work(verb, assignment, launcher):
         return launcher.signal
     if verb == "say":
         launcher.say(f"rank {rank} says it")
-    return f"{os.getpid()} {os.getppid()} {rank} {assignment.size} {assignment.store.port > 0}"
+    return f"{os.getpid()} {os.getppid()} {rank} {generation.size} {generation.store.port > 0}"

@@ -109,11 +109,15 @@ def test_a_failing_rank_is_reported_once_with_the_users_line(plan: str, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("how", "cause"), [("raise", "rank 1 failed: model: forward raised ValueError"), ("SIGKILL", "rank 1 was killed")]
+    ("arguments", "cause"),
+    [
+        (["how=raise"], "rank 1 failed: model: forward raised ValueError"),
+        (["how=SIGKILL", "training_pass=1"], "rank 1 was killed"),
+    ],
 )
-def test_the_cause_is_reported_and_not_the_lost_connection_of_another_rank(how: str, cause: str, tmp_path) -> None:
-    """The other ranks wait in a collective inside forward and lose the connection before the agent sees the cause."""
-    failed = onecurve("run", str(JOBS / "failing.py"), f"how={how}", "--plan", "shard3 mb4", cwd=tmp_path)
+def test_the_cause_is_reported_and_not_the_lost_connection_of_another_rank(arguments, cause: str, tmp_path) -> None:
+    """The other ranks wait in a collective inside forward and lose the connection before the keeper sees the cause."""
+    failed = onecurve("run", str(JOBS / "failing.py"), *arguments, "--plan", "shard3 mb4", cwd=tmp_path)
     assert failed.returncode == 1
     assert cause in failed.stderr
     assert "peer" not in failed.stderr
@@ -124,6 +128,7 @@ def test_a_killed_rank_is_reported(tmp_path) -> None:
     failed = onecurve("run", SMALL, "killed=9", "--ranks", "2", cwd=tmp_path)
     assert failed.returncode == 1
     assert "was killed by SIGKILL" in failed.stderr
+    assert "failed 3 times at the same step" in failed.stderr
     assert "Traceback" not in failed.stderr
 
 

@@ -28,7 +28,7 @@ from onecurve.checkpoint.manifest_search_order import manifest_search_order
 from onecurve.checkpoint.read_plan import ChunkRead, ReadPlan, States, full_slices
 from onecurve.checkpoint.region import regions
 from onecurve.checkpoint.safetensors_format import DTYPES
-from onecurve.checkpoint.store import ROOT, Store, StoredFile, step_of
+from onecurve.checkpoint.store import ROOT, ReadableStore, StoredFile, step_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.device.local_tensor import Box, LocalTensor
@@ -37,7 +37,7 @@ from onecurve.device.local_tensor import Box, LocalTensor
 class Checkpoint:
     """An existing checkpoint whose root manifest has been verified."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: ReadableStore, name: str) -> None:
         self._store, self.name = store, name
         self.where = f"{store.where}/{name}"
         content = store.read(name, ROOT, MAX_ROOT_BYTES)

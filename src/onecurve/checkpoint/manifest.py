@@ -31,6 +31,11 @@ def data_file(rank: int) -> str:
     return f"rank-{rank}.safetensors"
 
 
+def rank_of(file: str) -> int:
+    """Return the rank whose manifest or data file this is."""
+    return int(file.removeprefix("rank-").partition(".")[0])
+
+
 @dataclass(frozen=True)
 class SavePoint:
     """Where a training stands when it is saved, as far as this package has to know."""

@@ -26,6 +26,7 @@ from onecurve.checkpoint.manifest import (
 )
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.snapshot import OptimizerState, Snapshot
+from onecurve.checkpoint.snapshot_slots import SnapshotKeeper, SnapshotSlots
 from onecurve.checkpoint.store import ROOT, Store, name_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
@@ -55,15 +56,23 @@ class Saver:
     """One per rank. Every rank must save at the same steps."""
 
     def __init__(
-        self, store: Store, group: Group, device: Device, plan: Plan, fingerprint: dict[str, str], retention: Retention
+        self,
+        store: Store,
+        group: Group,
+        device: Device,
+        plan: Plan,
+        fingerprint: dict[str, str],
+        retention: Retention,
+        keeper: SnapshotKeeper | None = None,
     ) -> None:
-        """`group`: a process group of all ranks, used by the saver's thread alone. `fingerprint`: the job's."""
-        self._store, self._group, self._device = store, group, device
+        """`group`: a process group of all ranks, used by the saver's thread alone. `fingerprint`: the job's. `keeper`:
+        keeps the memory of snapshots; None if nobody does."""
+        self._store, self._group = store, group
         self._plan, self._fingerprint, self._retention = plan, fingerprint, retention
         self._rank, self._ranks = (group.rank(), group.size()) if group else (0, 1)
         self._token_prefix = broadcast_first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
         self._count = 0
-        self._snapshot: Snapshot | None = None
+        self._slots = SnapshotSlots(device, self._rank, keeper)
         self._tasks: queue.SimpleQueue[_SaveTask | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
@@ -85,19 +94,29 @@ class Saver:
         Errors are reported by `take_events`, even those that happen here, because the other ranks must learn of them.
         """
         self.wait()
-        failure = ""
+        failure, snapshot = "", None
+        root = self._root(point)
         try:
-            if self._snapshot is None or not self._snapshot.matches(local_tensors, optimizer_state):
-                self._snapshot = None  # free its memory before the next one is allocated
-                self._snapshot = Snapshot(local_tensors, optimizer_state, self._device)
-            self._snapshot.take(optimizer_state)
+            snapshot = self._slots.take(local_tensors, optimizer_state, root)
+            self._slots.hold(snapshot)
         except Exception as error:  # reported to all ranks by the saver's thread
             failure = _text(error) or type(error).__name__
+        self._idle.clear()
+        self._tasks.put(_SaveTask(root, snapshot, failure))
+
+    def snapshot(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState, point: SavePoint) -> None:
+        """Copy the tensors to memory that the rank's keeper keeps. Does nothing if a save still reads from there."""
+        self._slots.take(local_tensors, optimizer_state, self._root(point))
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if a save still reads from the memory that the next snapshot needs."""
+        return self._slots.is_blocked
+
+    def _root(self, point: SavePoint) -> Root:
         token = f"{self._token_prefix}{self._count:08x}"
         self._count += 1
-        self._idle.clear()
-        root = Root(token=token, ranks=self._ranks, point=point, plan=self._plan, job=self._fingerprint)
-        self._tasks.put(_SaveTask(root, self._snapshot, failure))
+        return Root(token=token, ranks=self._ranks, point=point, plan=self._plan, job=self._fingerprint)
 
     def wait(self) -> None:
         """Wait until the running save has ended, successfully or not."""
@@ -123,6 +142,7 @@ class Saver:
                 self._events.append(SaveEvent("warning", f"step {step} was not saved: {_text(error)}"))
             finally:
                 del task  # a snapshot that was replaced must not stay in memory until the next save
+                self._slots.hold(None)
                 self._idle.set()
 
     def _finish(self, root: Root, snapshot: Snapshot | None, failure: str) -> None:

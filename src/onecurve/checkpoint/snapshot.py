@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from onecurve.checkpoint.chunk import chunks_to_write, split_into_chunks
-from onecurve.checkpoint.hashed_json import digest
-from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, ScalarState, StoredTensor
+from onecurve.checkpoint.hashed_json import digest, dump_hashed
+from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, Root, ScalarState, StoredTensor
 from onecurve.checkpoint.safetensors_format import DTYPE_NAMES, header_bytes, tensor_bytes
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
+from onecurve.device.snapshot_memory import SnapshotMemory
 
 OptimizerState = Mapping[str, Mapping[str, Value | None]]
 """Optimizer state to save, by parameter name and state key."""
@@ -39,13 +40,29 @@ class SnapshotChunk:
 class Snapshot:
     """Host memory for what this rank saves, reused by every save for as long as the tensors stay the same."""
 
-    def __init__(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState, device: Device) -> None:
+    def __init__(
+        self,
+        local_tensors: Sequence[LocalTensor],
+        optimizer_state: OptimizerState,
+        device: Device,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """`shared`: use memory that the rank can share with its keeper."""
         _refuse_unsaveable(local_tensors, optimizer_state)
         self._memory_ids = _memory_ids(local_tensors, optimizer_state)
         self._chunks = list(_chunks(local_tensors, optimizer_state))
         self._parameters = {chunk.key.partition("/")[2] for chunk in self._chunks if chunk.key.startswith(MODEL)}
         self._device = device
-        self._copies = list(_allocate_copies([chunk.source for chunk in self._chunks], device))
+        sources = [chunk.source for chunk in self._chunks]
+        self.memory: SnapshotMemory | None = None
+        """The memory that holds the copies, if it is shared."""
+        if shared:
+            self._begins, nbytes = _layout(sources)
+            self.memory = SnapshotMemory.create(nbytes)
+            self._copies = _copies_in(device.shared_memory(self.memory.data), sources, self._begins)
+        else:
+            self._copies = list(_allocate_copies(sources, device))
         self._scalars = ScalarStates({})
 
     def matches(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> bool:
@@ -57,6 +74,8 @@ class Snapshot:
 
     def take(self, optimizer_state: OptimizerState) -> None:
         """Copy the current values to host memory, and wait until the copies are complete."""
+        if self.memory is not None:
+            self.memory.begin()
         with torch.no_grad():
             if self._chunks:
                 torch._foreach_copy_(self._copies, [chunk.source for chunk in self._chunks], non_blocking=True)
@@ -64,6 +83,29 @@ class Snapshot:
                 {name: optimizer_state[name] for name in optimizer_state if name in self._parameters}
             )
         self._device.wait()
+
+    def seal(self, root: Root, rank: int) -> None:
+        """Make the snapshot in shared memory complete: from now on, others can load from it."""
+        assert self.memory is not None
+        stored: dict[str, list[Chunk]] = {}
+        for begin, chunk in zip(self._begins, self._chunks, strict=True):
+            # No hash: this memory has one writer, and is not read by a later run.
+            stored.setdefault(chunk.key, []).append(Chunk(chunk.offsets, tuple(chunk.source.shape), begin, ""))
+        manifest = Manifest(
+            token=root.token,
+            rank=rank,
+            size=len(self.memory.data),
+            header_hash=digest(b""),
+            tensors=self._stored_tensors(stored),
+            numbers=self._scalars.to_manifest(),
+        )
+        self.memory.complete(root.point.step, dump_hashed(root), dump_hashed(manifest))
+
+    def _stored_tensors(self, stored_chunks: Mapping[str, list[Chunk]]) -> dict[str, StoredTensor]:
+        return {
+            chunk.key: StoredTensor(DTYPE_NAMES[chunk.source.dtype], chunk.shape, tuple(stored_chunks[chunk.key]))
+            for chunk in self._chunks
+        }
 
     def file(self, token: str, rank: int) -> tuple[Manifest, Iterator[bytes | memoryview]]:
         """Return this rank's manifest and the content of its data file, in parts."""
@@ -78,44 +120,56 @@ class Snapshot:
             stored = Chunk(chunk.offsets, tuple(chunk.source.shape), begin, digest(content))
             stored_chunks.setdefault(chunk.key, []).append(stored)
             begin += chunk.source.nbytes
-        tensors = {
-            chunk.key: StoredTensor(DTYPE_NAMES[chunk.source.dtype], chunk.shape, tuple(stored_chunks[chunk.key]))
-            for chunk in self._chunks
-        }
         manifest = Manifest(
             token=token,
             rank=rank,
             size=begin,
             header=len(header),
             header_hash=digest(header),
-            tensors=tensors,
+            tensors=self._stored_tensors(stored_chunks),
             numbers=self._scalars.to_manifest(),
         )
         return manifest, itertools.chain([header], contents)
 
 
+def _layout(tensors: Sequence[Tensor]) -> tuple[list[int], int]:
+    """Where the copy of each tensor begins in one piece of memory, at a cache line, and the size of that memory."""
+    begins, end = [], 0
+    for tensor in tensors:
+        begins.append(end)
+        end += _rounded(tensor.nbytes)
+    return begins, end
+
+
+def _copies_in(memory: Tensor, tensors: Sequence[Tensor], begins: Sequence[int]) -> list[Tensor]:
+    return [
+        memory[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        for tensor, begin in zip(tensors, begins, strict=True)
+    ]
+
+
+def _rounded(nbytes: int) -> int:
+    """As many bytes as the cache lines that these bytes take up: copies that begin at a cache line are faster."""
+    return -(-nbytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES
+
+
 def _allocate_copies(tensors: Sequence[Tensor], device: Device) -> Iterator[Tensor]:
     """Allocate a host tensor for each of `tensors`.
 
-    Every copy begins at a cache line, which makes copying faster. Memory is allocated in large blocks, because PyTorch
-    rounds every allocation of pinned memory up to a power of two.
+    Memory is allocated in large blocks, because PyTorch rounds every allocation of pinned memory up to a power of two.
     """
-    sizes = [-(-tensor.nbytes // _CACHE_LINE_BYTES) * _CACHE_LINE_BYTES for tensor in tensors]
-    blocks: list[list[int]] = []
+    blocks: list[list[Tensor]] = []
     free_bytes = 0
-    for index, size in enumerate(sizes):
+    for tensor in tensors:
+        size = _rounded(tensor.nbytes)
         if size > free_bytes or not blocks:
             blocks.append([])
             free_bytes = _HOST_BLOCK_BYTES
-        blocks[-1].append(index)
+        blocks[-1].append(tensor)
         free_bytes -= size
     for block in blocks:
-        memory = device.host_memory(sum(sizes[index] for index in block))
-        begin = 0
-        for index in block:
-            tensor = tensors[index]
-            yield memory[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            begin += sizes[index]
+        begins, nbytes = _layout(block)
+        yield from _copies_in(device.host_memory(nbytes), block, begins)
 
 
 def _refuse_unsaveable(local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> None:

@@ -25,17 +25,26 @@ class StoredFile(Protocol):
     def close(self) -> None: ...
 
 
-class Store(Protocol):
+class ReadableStore(Protocol):
+    """Where checkpoints can be read. Methods raise CorruptedError if a file is missing or too short."""
+
+    @property
+    def where(self) -> str:
+        """Location of the store, for messages."""
+
+    def read(self, name: str, file: str, limit: int) -> bytes:
+        """Return the content of a small file. Raises CorruptedError if it has more than `limit` bytes."""
+
+    def open(self, name: str, file: str) -> StoredFile: ...
+
+
+class Store(ReadableStore, Protocol):
     """A set of named checkpoints, each of a few files per rank. A checkpoint exists from `commit` to `retire`.
 
     A save is `begin`, then `write` on every rank, then `commit`, or `abandon` if a rank failed. A removal is `retire`,
     then `erase` on every rank, then `clear`. Methods raise CorruptedError if a file is missing or too short, and
     OSError for everything else: a resume skips a corrupted checkpoint, but stops at an OSError.
     """
-
-    @property
-    def where(self) -> str:
-        """Location of the store, for messages."""
 
     def begin(self, name: str) -> None:
         """Create the staging area of a new checkpoint. Called by one rank; the other ranks must see the result."""
@@ -51,11 +60,6 @@ class Store(Protocol):
 
     def names(self) -> list[str]:
         """Return the names of the existing checkpoints, oldest first."""
-
-    def read(self, name: str, file: str, limit: int) -> bytes:
-        """Return the content of a small file. Raises CorruptedError if it has more than `limit` bytes."""
-
-    def open(self, name: str, file: str) -> StoredFile: ...
 
     def retire(self, name: str) -> None:
         """End the existence of a checkpoint. Called by one rank, before its files are erased."""

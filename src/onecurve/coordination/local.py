@@ -1,20 +1,21 @@
-"""The client of the in-memory backend in the server's own process."""
+"""The client of the in-memory backend in the process that holds the state."""
 
 import asyncio
 import secrets
 from collections.abc import Sequence
 
+from onecurve.coordination.clock import ServingClock
 from onecurve.coordination.entry import Change, Entry, check_entry, check_key, check_prefix
 from onecurve.coordination.lease import Lease, lease_number
-from onecurve.coordination.server import Server
+from onecurve.coordination.state import KeyValueState
 from onecurve.coordination.watch import Watch
 
 
 class LocalCoordination:
-    """Coordination through a server in the same event loop, without the network."""
+    """Coordination without the network: with itself, or through a `Server` in the same event loop."""
 
-    def __init__(self, server: Server) -> None:
-        self._state, self._clock = server.state, server.clock
+    def __init__(self, state: KeyValueState, clock: ServingClock) -> None:
+        self._state, self._clock = state, clock
         self._leases: set[Lease] = set()
         self._watches: set[Watch] = set()
 

@@ -1,44 +1,31 @@
 """What a rank process is told at the start of a generation, and how a rank can end it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from onecurve.describe.plan import Plan
-
-
-@dataclass(frozen=True)
-class StoreAddress:
-    """Where the store of a generation is served, and the key of those who may use it."""
-
-    host: str
-    port: int
-    key: str = field(repr=False)
-    """As hexadecimal digits."""
+from onecurve.describe.generation import Generation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """A rank's place in one generation: one life of the process group."""
+    """A rank's place in one generation."""
 
-    generation: int
-    """Number of the generation, counted from 1."""
+    generation: Generation
     rank: int
-    size: int
-    """Number of ranks."""
     local_rank: int
     """Rank among the processes of this host."""
     local_size: int
     """Number of ranks on this host."""
-    store: StoreAddress
-    """The store through which the ranks find each other."""
     interface: str
     """Network device that leads to the other ranks, for example `lo` or `eth0`."""
-    plan: Plan | None = None
-    """How to split the job; None if the request says it."""
+    keeper: str = ""
+    """HOST:PORT at which this host's keeper serves snapshots to other hosts; empty if there are none."""
+    has_partner: bool = False
+    """True if the rank's snapshots are copied to another host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankFailure:
-    """Why a rank process ended before its work was done."""
+    """Why a rank could not end a generation."""
 
     rank: int
     time: float
@@ -50,6 +37,6 @@ class RankFailure:
     is_interrupt: bool = False
     """True if the rank ended because it was asked to stop."""
     lost_connection: bool = False
-    """True if the rank only lost the connection to another one."""
+    """True if the rank only lost the connection to another one, or was told to leave. Its process lives on."""
     exit_status: int = 1
     """The process's exit status; -n if signal n ended it."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from onecurve.describe.assignment import Assignment, RankFailure, StoreAddress
+from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError, SignalName
-from onecurve.describe.plan import Plan
+from onecurve.describe.generation import Generation, StoreAddress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +15,20 @@ class HostRegistration:
     name: str
     address: str
     """Address at which the other hosts reach it."""
-    devices: Cluster
-    """Its devices, as a cluster of one host."""
-    versions: dict[str, str]
+    cluster: Cluster | None = None
+    """Its devices, as a cluster of one host; None if it is alone, and nobody asks."""
+    versions: dict[str, str] = field(default_factory=dict)
     """Versions of onecurve, torch and Python."""
-    job: dict[str, str]
+    job: dict[str, str] = field(default_factory=dict)
     """The fingerprint of its job, field by field."""
+    snapshot_port: int = 0
+    """Where it serves snapshots to the other hosts; 0 if there are none."""
+
+    @property
+    def devices(self) -> Cluster:
+        """The cluster of this host."""
+        assert self.cluster is not None
+        return self.cluster
 
 
 @dataclass(frozen=True)
@@ -50,37 +58,43 @@ class HostAssignment:
 
     refusal: str = ""
     """Why the run does not need this host; empty if it does."""
-    generation: int = 0
+    generation: Generation | None = None
+    """None if the host is refused."""
     work: str = ""
     """What the ranks do: a verb of their program."""
     first_rank: int = 0
     """Rank of the host's first process; the others follow."""
     ranks: int = 0
     """Number of ranks on this host."""
-    size: int = 0
-    """Number of ranks on all hosts."""
-    store: StoreAddress | None = None
-    """None if there is no assignment."""
-    plan: Plan | None = None
-    predicted: dict[str, float] = field(default_factory=dict)
-    """Predicted seconds of a step by cause; empty if the plan was given."""
+    partner: StoreAddress | None = None
+    """The host that keeps copies of this host's snapshots; None if no other one does."""
 
-    def of_ranks(self, interface: str) -> list[Assignment]:
-        """The assignments of the host's ranks. `interface`: network device that leads to the other hosts."""
-        assert self.store is not None
+    def of_ranks(self, interface: str, keeper: str = "") -> list[Assignment]:
+        """The assignments of the host's ranks. `interface`: network device that leads to the other hosts. `keeper`:
+        see `Assignment`."""
+        assert self.generation is not None
         return [
             Assignment(
                 generation=self.generation,
                 rank=self.first_rank + local_rank,
-                size=self.size,
                 local_rank=local_rank,
                 local_size=self.ranks,
-                store=self.store,
                 interface=interface,
-                plan=self.plan,
+                keeper=keeper,
+                has_partner=self.partner is not None,
             )
             for local_rank in range(self.ranks)
         ]
+
+
+@dataclass(frozen=True)
+class KeptSnapshots:
+    """The complete snapshots of one rank that a keeper has."""
+
+    generation: int
+    rank: int
+    steps: tuple[int, ...]
+    """Steps that were done at each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +104,12 @@ class HostReport:
     result: str | None = None
     """What rank 0 returned, on its host; None on other hosts, and if the ranks did not end well."""
     failures: tuple[RankFailure, ...] = ()
+    step: int = 0
+    """Steps that the ranks had done."""
+    facts_known: bool = False
+    """True if a rank lives that knows the `JobFacts`."""
+    snapshots: tuple[KeptSnapshots, ...] = ()
+    """The complete snapshots in this host's memory."""
 
 
 @dataclass(frozen=True, kw_only=True)

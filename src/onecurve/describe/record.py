@@ -1,4 +1,7 @@
-"""Records of a run: one line of JSON per step or event. Each rank writes its own file."""
+"""Records of a run: one line of JSON per step or event. Each rank writes its own file.
+
+Every record has the number of its generation. After a failure steps can be done twice; the later generation counts.
+"""
 
 from dataclasses import dataclass, field
 
@@ -24,6 +27,7 @@ class StartRecord:
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the run was not planned by `onecurve run`."""
     version: int = RECORD_VERSION
+    generation: int = 1
     kind: str = "start"
 
 
@@ -48,6 +52,7 @@ class StepRecord:
     """True if the loss or a gradient was not finite: the samples are consumed, but the weights are not updated."""
     seconds: dict[str, float]
     """Seconds by cause. They add up to the time since the previous step ended."""
+    generation: int = 1
     kind: str = "step"
 
 
@@ -62,6 +67,7 @@ class EvaluationRecord:
     samples: int
     """Samples evaluated, over all ranks."""
     seconds: float
+    generation: int = 1
     kind: str = "evaluation"
 
 
@@ -72,7 +78,29 @@ class EventRecord:
     event: str
     """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `stopped`."""
     text: str
+    generation: int = 1
     kind: str = "event"
 
 
-Record = StartRecord | StepRecord | EvaluationRecord | EventRecord
+@dataclass(frozen=True, kw_only=True)
+class GenerationRecord:
+    """Written by rank 0 after the first step of a generation: one life of the process group."""
+
+    generation: int
+    hosts: int
+    ranks: int
+    plan: str
+    """Short text form of the plan."""
+    why: str
+    """What ended the generation before, for a person; `start` in the first."""
+    from_step: int
+    """Steps that were done before this generation, as in the checkpoint that it continues from."""
+    lost_steps: int
+    """Steps that were done again, because they came after that checkpoint."""
+    seconds: dict[str, float]
+    """Seconds by cause: `detect`, `leave` (the generation before), `agree` (on this one), `form` (its process group),
+    `build` (this rank's part), `load` (the checkpoint), `step` (the first)."""
+    kind: str = "generation"
+
+
+Record = StartRecord | StepRecord | EvaluationRecord | EventRecord | GenerationRecord

@@ -1,6 +1,6 @@
 """What a launcher asks of the processes that it starts, passed as JSON."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.plan import Plan, Precision
@@ -20,8 +20,6 @@ class RunRequest:
     """Prove the plan before training."""
     change: tuple[str, ...] = ()
     """Fields of the job that differ from those of the checkpoint that the run continues from."""
-    predicted: dict[str, float] = field(default_factory=dict)
-    """Predicted seconds of a step by cause; empty if the run was not planned by this command."""
     verbose: bool = False
 
 

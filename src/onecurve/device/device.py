@@ -37,6 +37,19 @@ class Device:
         """Allocate a buffer of `nbytes` bytes on the host: pinned for accelerators, with all pages already mapped."""
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=self.kind != "cpu").fill_(0)
 
+    def shared_memory(self, buffer: memoryview) -> torch.Tensor:
+        """Return memory that another process sees too as a tensor of bytes: pinned for accelerators, all pages mapped.
+
+        Pinning it has not run on a GPU.
+        """
+        if not len(buffer):
+            return torch.empty(0, dtype=torch.uint8)
+        memory = torch.frombuffer(buffer, dtype=torch.uint8).fill_(0)
+        if self.kind == "cuda":
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
+        return memory
+
     def wait(self) -> None:
         """Wait until the device has finished all queued work."""
         if self.asynchronous:

@@ -3,6 +3,7 @@
 import fcntl
 import multiprocessing
 import os
+import secrets
 import shutil
 import tempfile
 from contextlib import suppress
@@ -12,12 +13,18 @@ _PREFIX = "onecurve-start-"
 _LOCK = "lock"
 
 
-class Scratch:
-    """A new temporary folder, as the process knows it that makes it. A lock says that this process still lives."""
+def new_scratch() -> Path:
+    """The path of a new temporary folder. It does not exist yet."""
+    return Path(tempfile.gettempdir()) / f"{_PREFIX}{secrets.token_hex(8)}"
 
-    def __init__(self) -> None:
+
+class Scratch:
+    """A temporary folder, as the process knows it that makes it. A lock says that this process still lives."""
+
+    def __init__(self, path: Path) -> None:
         _remove_abandoned()
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self.path = path
+        self.path.mkdir(mode=0o700)
         self._lock = (self.path / _LOCK).open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 

@@ -1,6 +1,7 @@
 """The rank of this process: as its launcher assigned it, or from the environment variables that torchrun sets."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -26,9 +27,11 @@ class World:
     """Number of ranks on this host."""
     store: Store | None = None
     """Where the ranks find each other; None: at the address that the environment names."""
+    on_join: Callable[[], None] = lambda: None
+    """Called before the process group is initialized. From then on the process may have threads."""
 
     @staticmethod
-    def of(assignment: Assignment, store: Store | None) -> "World":
+    def of(assignment: Assignment, store: Store | None, on_join: Callable[[], None] = lambda: None) -> "World":
         """The world of an assignment. `store`: where its ranks find each other; None if there is one rank.
 
         The environment gets the variables that torchrun would set, for the user's code, and the names of the network
@@ -36,7 +39,7 @@ class World:
         """
         os.environ |= {
             "RANK": str(assignment.rank),
-            "WORLD_SIZE": str(assignment.size),
+            "WORLD_SIZE": str(assignment.generation.size),
             "LOCAL_RANK": str(assignment.local_rank),
             "LOCAL_WORLD_SIZE": str(assignment.local_size),
         }
@@ -44,10 +47,11 @@ class World:
             os.environ.setdefault(variable, assignment.interface)
         return World(
             rank=assignment.rank,
-            size=assignment.size,
+            size=assignment.generation.size,
             local_rank=assignment.local_rank,
             local_size=assignment.local_size,
             store=store,
+            on_join=on_join,
         )
 
     @staticmethod
@@ -58,7 +62,8 @@ class World:
         try:
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             local_rank = int(os.environ.get("LOCAL_RANK", rank))
-            return World(rank, size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", size)))
+            local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+            return World(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
         except ValueError as error:
             raise OnecurveError(
                 f"environment: RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE must be integers ({error})"
@@ -66,6 +71,7 @@ class World:
 
     def join(self, device: Device) -> None:
         """Initialize torch's process group; one rank alone needs none."""
+        self.on_join()
         if self.size > 1 and not dist.is_initialized():
             with gloo_lazy_init(True):
                 dist.init_process_group(device.backend, store=self.store, rank=self.rank, world_size=self.size)

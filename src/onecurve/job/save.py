@@ -1,6 +1,7 @@
 """When checkpoints are saved, where they are stored, and which of them are kept."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from onecurve.describe.errors import OnecurveError
 
@@ -20,6 +21,9 @@ class Save:
             this must be a multiple of it. Default: None.
         best: Save after an evaluation that is the best so far, and keep that checkpoint. Default: True.
         to: Folder or fsspec URL for the checkpoints, for example `"s3://bucket/run"`. Default: None, the run's folder.
+        memory: Number of steps between snapshots in host memory, from which a run that `onecurve run` has started
+            continues when a rank or a host fails; they take twice the memory of a checkpoint. Default: `"auto"`, as
+            often as costs at most 1 % of the time; None: continue from checkpoints only.
 
     Example::
 
@@ -32,9 +36,16 @@ class Save:
     keep_every: int | None = None
     best: bool = True
     to: str | None = None
+    memory: int | Literal["auto"] | None = "auto"
 
     def __post_init__(self) -> None:
-        for name, value in (("every", self.every), ("last", self.last), ("keep_every", self.keep_every)):
+        steps = {"every": self.every, "last": self.last, "keep_every": self.keep_every}
+        if isinstance(self.memory, str):
+            if self.memory != "auto":
+                raise OnecurveError(f"Save: memory must be a number of steps, 'auto' or None, got {self.memory!r}")
+        else:
+            steps["memory"] = self.memory
+        for name, value in steps.items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise OnecurveError(f"Save: {name} must be an integer of at least 1, got {value!r}")
         if not (isinstance(self.minutes, int | float) and self.minutes > 0):

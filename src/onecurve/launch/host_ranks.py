@@ -1,9 +1,9 @@
-"""The rank processes of this host, and how one generation of them ends."""
+"""The rank processes of this host: started from the template, led through generations, ended."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -11,25 +11,42 @@ from typing import Self
 
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.errors import OnecurveError, SignalName
+from onecurve.describe.generation import Generation
+from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure import CAUSE_SECONDS, is_cause
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.rank_process import RankProcess
+from onecurve.launch.snapshot_sender import SnapshotSender
+from onecurve.launch.snapshots import Snapshots
 from onecurve.launch.template_process import TemplateProcess
 
 _EXIT_SECONDS = 10.0
 """A rank that has nothing more to do ends within this time, or is killed."""
+_LEAVE_SECONDS = 2.0
+"""A rank that was told to leave a generation does so within this time, or is killed."""
 
 _log = logging.getLogger(__name__)
 
 
 class HostRanks:
-    """Starts ranks from a template, and takes in what they say while the event loop runs."""
+    """Ranks of this host that do the same work. What they say is taken in while the event loop runs."""
 
-    def __init__(self, template: TemplateProcess) -> None:
-        self._template = template
+    def __init__(
+        self,
+        template: TemplateProcess,
+        verb: str,
+        request: str,
+        say: Callable[[str], None],
+        snapshots: Snapshots | None = None,
+    ) -> None:
+        """`verb`, `request`: what the ranks do. `say`: told what ranks want shown. `snapshots`: keeps those of the
+        ranks."""
+        self._template, self.verb = template, verb
+        self._request, self._say = request, say
+        self._snapshots = snapshots or Snapshots()
+        self._sender: SnapshotSender | None = None
         self._ranks: list[RankProcess] = []
-        self._numbers: list[int] = []
-        """The numbers that the template gave the ranks."""
+        """By their local ranks."""
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 
@@ -37,35 +54,64 @@ class HostRanks:
     def has_started(self) -> bool:
         return bool(self._ranks)
 
-    async def start(self, count: int, verb: str, request: str, say: Callable[[str], None]) -> None:
-        """Start `count` ranks for a request, which then wait for an assignment. `say`: told what ranks want shown."""
+    async def start(self, count: int) -> None:
+        """Have `count` ranks that wait for an assignment. Those that can go on keep their places, others are new."""
         await self._template.ready()
-        loop = asyncio.get_running_loop()
-        for _ in range(count):
-            channel, other = MessageSocket.pair()
-            rank = RankProcess(local_rank=len(self._ranks), channel=channel, say=say)
-            self._ranks.append(rank)
-            with other:
-                number = self._template.fork(verb, request, other.fileno(), partial(self._on_report, rank))
-            self._numbers.append(number)
-            loop.add_reader(channel, self._on_message, rank)
+        for surplus in self._ranks[count:]:
+            self._drop(surplus)
+        del self._ranks[count:]
+        for place, rank in enumerate(self._ranks):
+            if not rank.can_go_on:
+                self._drop(rank)
+                self._ranks[place] = self._fork()
+        while len(self._ranks) < count:
+            self._ranks.append(self._fork())
 
-    async def run(self, assignments: Sequence[Assignment]) -> list[str]:
-        """Run one generation; return the ranks' results.
+    async def run(self, assignments: Sequence[Assignment], sender: SnapshotSender | None = None) -> list[str]:
+        """Run one generation; return the ranks' results. Raises RanksFailedError as soon as a rank fails.
 
-        Raises RanksFailedError when a rank fails; the others are killed then.
+        `sender`: sends the ranks' snapshots to another host.
         """
+        self._sender = sender
         for rank, assignment in zip(self._ranks, assignments, strict=True):
-            rank.assign(assignment)
-        while True:
-            if any(rank.failure for rank in self._ranks):
-                await self._wait_for_cause()
-                self.kill()
-                raise RanksFailedError([rank.failure for rank in self._ranks if rank.failure])
+            rank.assign(assignment, self._snapshots_for(assignment.generation))
+        while not any(rank.failure for rank in self._ranks):
             results = [rank.result for rank in self._ranks if rank.result is not None]
             if len(results) == len(self._ranks):
                 return results
             await self._change()
+        raise RanksFailedError(self.failures)
+
+    @property
+    def failures(self) -> list[RankFailure]:
+        """Why ranks could not end the current generation."""
+        return [rank.failure for rank in self._ranks if rank.failure is not None]
+
+    @property
+    def step(self) -> int:
+        """The most steps that a rank has done."""
+        return max((rank.page.step for rank in self._ranks if rank.page is not None), default=0)
+
+    @property
+    def facts_known(self) -> bool:
+        """True if a rank that can go on knows the `JobFacts`."""
+        return any(rank.page.facts_known for rank in self._ranks if rank.can_go_on and rank.page is not None)
+
+    async def leave(self, generation: int) -> None:
+        """Have all ranks leave a generation that cannot go on. Those that do not leave in time are killed."""
+        for rank in self._ranks:
+            rank.leave(generation)
+        if await self._changed_until(self._all_left, _LEAVE_SECONDS):
+            return
+        for rank in self._ranks:
+            if not rank.has_left:
+                text = f"it had not left the generation after {_LEAVE_SECONDS:g} s"
+                rank.failure = RankFailure(rank=rank.rank, time=time.time(), text=text, lost_connection=True)
+                rank.kill()
+
+    async def wait_for_cause(self) -> None:
+        """Wait until a rank has failed by itself, not because another one is gone."""
+        await self._changed_until(lambda: any(map(is_cause, self.failures)) or self._all_left(), CAUSE_SECONDS)
 
     def stop(self, name: SignalName) -> None:
         """Ask all ranks to finish their step and end."""
@@ -80,19 +126,13 @@ class HostRanks:
         """Let the ranks end, because there is no further generation."""
         for rank in self._ranks:
             self._close_channel(rank)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EXIT_SECONDS):
-                while not all(rank.has_exited for rank in self._ranks):
-                    await self._change()
+        await self._changed_until(lambda: all(rank.has_exited for rank in self._ranks), _EXIT_SECONDS)
         self.kill()
 
     def close(self) -> None:
         """Kill the ranks that still live, and forget them all."""
-        self.kill()
-        for number in self._numbers:
-            self._template.forget(number)
         for rank in self._ranks:
-            self._close_channel(rank)
+            self._drop(rank)
 
     def __enter__(self) -> Self:
         return self
@@ -100,16 +140,37 @@ class HostRanks:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.close()
 
-    async def _wait_for_cause(self) -> None:
-        """Wait until a rank has failed by itself, not because another one is gone."""
-        deadline = time.monotonic() + CAUSE_SECONDS
-        while not any(rank.failure and is_cause(rank.failure) for rank in self._ranks):
-            running = [rank for rank in self._ranks if not rank.failure and rank.result is None]
-            remaining = deadline - time.monotonic()
-            if not running or remaining <= 0:
-                return
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._change(), remaining)
+    def _snapshots_for(self, generation: Generation) -> Mapping[int, SnapshotMemory]:
+        """The snapshots of this host that a generation continues from; others are no longer needed."""
+        point = generation.interruption.snapshot if generation.interruption is not None else None
+        snapshots = self._snapshots.of(point.generation, point.step) if point is not None else {}
+        self._snapshots.drop_before(generation.number, keep=snapshots.values())
+        return snapshots
+
+    def _fork(self) -> RankProcess:
+        channel, other = MessageSocket.pair()
+        # The number is known once the template is asked, which answers later.
+        rank = RankProcess(number=-1, channel=channel, say=self._say, on_slot=self._on_slot)
+        with other:
+            rank.number = self._template.fork(self.verb, self._request, other.fileno(), partial(self._on_report, rank))
+        asyncio.get_running_loop().add_reader(channel, self._on_message, rank)
+        return rank
+
+    def _drop(self, rank: RankProcess) -> None:
+        rank.kill()
+        self._template.forget(rank.number)
+        self._close_channel(rank)
+
+    def _all_left(self) -> bool:
+        return all(rank.has_left for rank in self._ranks)
+
+    async def _changed_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
+        """Wait for news of ranks until something is true; return False if it is not after this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not is_done():
+                    await self._change()
+        return is_done()
 
     async def _change(self) -> None:
         """Wait for news of a rank."""
@@ -123,6 +184,16 @@ class HostRanks:
         if rank.channel.is_closed:
             self._close_channel(rank)
         self._changed.set()
+
+    def _on_slot(self, rank: RankProcess, message: Message) -> None:
+        """Take in what a rank says about the memory of its snapshots."""
+        generation, slot = message["generation"], message["slot"]
+        if message["event"] == "shared":
+            self._snapshots.keep(generation, rank.rank, slot, SnapshotMemory(rank.channel.take_descriptor()))
+            return
+        memory = self._snapshots.get(generation, rank.rank, slot)
+        if self._sender is not None and memory is not None and rank.page is not None:
+            self._sender.send(rank.rank, slot, memory, partial(rank.page.note_copied, generation))
 
     def _on_report(self, rank: RankProcess, report: Message) -> None:
         """Take in what the template reports about a rank."""

@@ -5,7 +5,8 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 
 from onecurve.coordination.lease import Lease
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
@@ -14,12 +15,11 @@ from onecurve.launch.event_loop import stop_signals
 from onecurve.launch.failure import RankFailedError
 from onecurve.launch.leader import Leader, end_of
 from onecurve.launch.member import Member, RunOverError
-from onecurve.launch.rendezvous import Met, Rendezvous
+from onecurve.launch.rendezvous import Alone, Met, Rendezvous
 from onecurve.launch.run_keys import LEADER, RunKeys
+from onecurve.launch.snapshot_server import SnapshotServer, served_snapshots
 from onecurve.launch.template_process import TemplateProcess
 
-_LEASE_SECONDS = 4.5
-"""A host that does not answer for this time is lost."""
 _RETRY_SECONDS = 0.5
 
 
@@ -53,7 +53,7 @@ class Keeper:
         self._member: Member | None = None
         self._passing_on: asyncio.Task[None] | None = None
 
-    async def keep(self, rendezvous: Rendezvous) -> RunEnd:
+    async def keep(self, rendezvous: Rendezvous | Alone) -> RunEnd:
         """Take part in the run until it ends; return how it ended.
 
         The first signal ends the run on all hosts, after the step that their ranks are in. A second one, or one before
@@ -76,33 +76,46 @@ class Keeper:
                     raise
                 return RunEnd(stopped=self._signals[0])
 
-    async def _meet(self, rendezvous: Rendezvous) -> RunEnd:
-        async with rendezvous.meet() as met:
+    async def _meet(self, rendezvous: Rendezvous | Alone) -> RunEnd:
+        async with AsyncExitStack() as stack:
+            met = await stack.enter_async_context(rendezvous.meet())
             registration = await self._run.register(met.address)
-            lease = await met.coordination.lease(_LEASE_SECONDS)
-            said: set[str] = set()
+            server = None
+            if not met.is_alone:
+                server = await stack.enter_async_context(served_snapshots(met.address))
+                registration = replace(registration, snapshot_port=server.port)
+            lease = await met.coordination.lease(met.lease_seconds)
             try:
-                while True:
-                    try:
-                        return await self._take_part(met, lease, registration)
-                    except RunOverError as error:
-                        self._member = None
-                        if self._signals:
-                            return RunEnd(stopped=self._signals[0])
-                        if str(error) not in said:
-                            self._run.say(f"waiting: {error}")
-                            said.add(str(error))
-                        await asyncio.sleep(_RETRY_SECONDS)
+                return await self._take_part_in_next(met, lease, registration, server)
             finally:
                 self._member = None
                 await lease.close()
 
-    async def _take_part(self, met: Met, lease: Lease, registration: HostRegistration) -> RunEnd:
+    async def _take_part_in_next(
+        self, met: Met, lease: Lease, registration: HostRegistration, server: SnapshotServer | None
+    ) -> RunEnd:
+        """Take part in the run, or in the next one if it is over already."""
+        said: set[str] = set()
+        while True:
+            try:
+                return await self._take_part(met, lease, registration, server)
+            except RunOverError as error:
+                self._member = None
+                if self._signals:
+                    return RunEnd(stopped=self._signals[0])
+                if str(error) not in said:
+                    self._run.say(f"waiting: {error}")
+                    said.add(str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _take_part(
+        self, met: Met, lease: Lease, registration: HostRegistration, server: SnapshotServer | None
+    ) -> RunEnd:
         coordination, name = met.coordination, secrets.token_hex(8)
         self.leads = met.may_lead and await coordination.create(LEADER, name, lease)
         keys = RunKeys(name if self.leads else await _run_to_join(met))
         host = f"{registration.name}-{secrets.token_hex(4)}"
-        member = Member(coordination, lease, keys, host, registration, self._template)
+        member = Member(coordination, lease, keys, host, registration, self._template, server)
         self._member = member
         if not self.leads:
             self._run.say(f"joined the run in {met.place}; the leading host shows its progress")

@@ -1,12 +1,27 @@
-"""A rank's view of the process that launched it: it gives assignments, asks to stop, and is told how they end."""
+"""A rank's view of the process that launched it: it gives assignments, asks to stop or to leave, and is told how they
+end."""
 
-from collections.abc import Iterator
+import gc
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from queue import SimpleQueue
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.convert import from_plain
 from onecurve.describe.errors import SignalName
-from onecurve.launch.failure_report import report_of
+from onecurve.device.snapshot_memory import SnapshotMemory
+from onecurve.launch.failure_report import lost_connection, report_of
 from onecurve.launch.message_socket import Message, MessageSocket
+from onecurve.launch.rank_page import RankPage
+from onecurve.launch.snapshot_source import KeyValues, SnapshotSource
+
+_REPEAT_SECONDS = 0.05
+"""gloo may still be connecting when the connections are cut, so they are cut again until the rank has left."""
+
+
+class LeaveError(Exception):
+    """The launcher has told this rank to leave the generation, because another rank or a host is lost."""
 
 
 class Launcher:
@@ -14,42 +29,151 @@ class Launcher:
 
     def __init__(self, channel: MessageSocket) -> None:
         self._channel = channel
-        self._waiting: list[Message] = []
+        self._sending = threading.Lock()
+        self._assignments: SimpleQueue[tuple[Assignment, Mapping[int, SnapshotMemory]] | None] = SimpleQueue()
+        self._received: dict[int, SnapshotMemory] = {}
+        self._here: Mapping[int, SnapshotMemory] = {}
+        """The snapshots of this host that the generation continues from, by the rank that wrote them."""
+        self._has_partner = False
+        self.snapshots: SnapshotSource | None = None
+        """The snapshots that the generation continues from."""
+        self._watcher: threading.Thread | None = None
         self._stop: SignalName | None = None
+        self._generation = 0
+        self._leave = -1
+        """The newest generation that this rank was told to leave."""
+        self._disconnect: Callable[[], object] = lambda: None
+        self._is_outside = threading.Event()
+        self._is_outside.set()
+        page = RankPage.create()
+        self._channel.send({"page": True}, page)
+        self.page = RankPage(page)
 
     def assignments(self) -> Iterator[Assignment]:
         """Wait for the next generation and yield it; end when there is none."""
         while (message := self._next()) is not None:
-            if "assignment" in message:
-                yield from_plain(Assignment, message["assignment"], "assignment")
-            else:
-                self._stop = message["stop"]
+            assignment, self._here = message
+            yield assignment
+
+    @contextmanager
+    def taking_part(
+        self, assignment: Assignment, store: KeyValues | None, disconnect: Callable[[], object]
+    ) -> Iterator[None]:
+        """Take part in a generation inside; an error that only follows from the loss of another rank ends it here.
+
+        The rank can then take part in the next one. `store`: of the generation. `disconnect`: makes every collective of
+        this process raise.
+        """
+        self._generation, self._disconnect = assignment.generation.number, disconnect
+        self._has_partner = assignment.has_partner
+        self.snapshots = SnapshotSource(assignment, self._here, store)
+        self._is_outside.clear()
+        failure: Message | None = None
+        try:
+            self._raise_if_leaving()
+            yield
+        except Exception as error:
+            if not self._is_leaving and not lost_connection(error):
+                raise
+            failure = {**report_of(error), "lost_connection": True, "is_input_error": False}
+        finally:
+            self._is_outside.set()
+            self._disconnect = lambda: None
+            self.snapshots.close()
+        if failure is not None:
+            gc.collect()  # the model and its groups, which the frames of the error held
+            self._send({"failure": failure})
+
+    def on_join(self) -> None:
+        """Heed the launcher from now on even while this rank waits for others, and announce this host's snapshots.
+
+        This starts threads: fork before it.
+        """
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="onecurve watcher", daemon=True)
+            self._watcher.start()
+        if self.snapshots is not None:
+            self.snapshots.announce()
+
+    def share(self, slot: int, memory: SnapshotMemory) -> None:
+        """Let the launcher keep the memory of a snapshot when this process is gone."""
+        self._send({"slot": slot, "generation": self._generation, "event": "shared"}, memory.descriptor)
+
+    def completed(self, slot: int) -> None:
+        """Say that the memory of a slot holds a complete snapshot."""
+        if self._has_partner:
+            self._send({"slot": slot, "generation": self._generation, "event": "completed"})
+
+    def is_copied(self, step: int) -> bool:
+        """True if the snapshot of this step is also on another host, or is not to be copied."""
+        return not self._has_partner or self.page.is_copied(self._generation, step)
 
     def say(self, text: str) -> None:
         """Show a short text to the user."""
-        self._channel.send({"say": text})
+        self._send({"say": text})
 
     def finished(self, result: str) -> None:
         """Say that this generation's work is done."""
-        self._channel.send({"result": result})
+        self._send({"result": result})
 
     def failed(self, error: BaseException) -> None:
         """Say that this rank cannot go on."""
-        self._channel.send({"failure": report_of(error)})
+        self._send({"failure": report_of(error)})
 
     def __call__(self) -> bool:
-        for message in self._channel.receive_waiting():
-            if "stop" in message:
-                self._stop = message["stop"]
-            else:
-                self._waiting.append(message)
+        """Asked once per step. Raises LeaveError if the rank was told to leave."""
+        self._read_waiting()
+        self._raise_if_leaving()
         return self._stop is not None or self._channel.is_closed
 
     @property
     def signal(self) -> SignalName:
         """The signal that requested the stop; another rank may have received it."""
-        self()
+        self._read_waiting()
         return self._stop or ("SIGKILL" if self._channel.is_closed else "SIGINT")
 
-    def _next(self) -> Message | None:
-        return self._waiting.pop(0) if self._waiting else self._channel.receive()
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leave == self._generation
+
+    def _raise_if_leaving(self) -> None:
+        if self._is_leaving:
+            raise LeaveError("told to leave the generation")
+
+    def _next(self) -> tuple[Assignment, Mapping[int, SnapshotMemory]] | None:
+        while self._watcher is None and self._assignments.empty():
+            self._take(self._channel.receive())
+        return self._assignments.get()
+
+    def _read_waiting(self) -> None:
+        if self._watcher is None:
+            for message in self._channel.receive_waiting():
+                self._take(message)
+
+    def _watch(self) -> None:
+        message: Message | None = {}
+        while message is not None:
+            message = self._channel.receive()
+            self._take(message)
+            if message is not None and "leave" in message and self._is_leaving:
+                self._disconnect()
+                while not self._is_outside.wait(_REPEAT_SECONDS):
+                    self._disconnect()
+
+    def _take(self, message: Message | None) -> None:
+        """Take in a message; None if the launcher is gone."""
+        if message is None:
+            self._assignments.put(None)
+        elif "assignment" in message:
+            snapshots, self._received = self._received, {}
+            self._assignments.put((from_plain(Assignment, message["assignment"], "assignment"), snapshots))
+        elif "snapshot_of" in message:
+            self._received[message["snapshot_of"]] = SnapshotMemory(self._channel.take_descriptor())
+        elif "leave" in message:
+            self._leave = message["leave"]
+        else:
+            self._stop = message["stop"]
+
+    def _send(self, message: Message, descriptor: int | None = None) -> None:
+        with self._sending:
+            self._channel.send(message, descriptor)

@@ -1,8 +1,10 @@
 """The leader of a run: waits for the hosts, has generations run on them, and tells all how the run ended."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -10,11 +12,13 @@ from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.entry import Change
 from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
-from onecurve.describe.errors import InterruptError, OnecurveError
+from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
+from onecurve.describe.generation import Generation, Interruption, StoreAddress
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd
 from onecurve.describe.plan import Plan
 from onecurve.launch.event_loop import first_to_end
-from onecurve.launch.failure import CAUSE_SECONDS, RankFailedError, first_failure, is_cause
+from onecurve.launch.failure import RankFailedError
+from onecurve.launch.generation_end import GenerationEnd
 from onecurve.launch.member import Member
 from onecurve.launch.run_keys import RunKeys
 from onecurve.launch.store import served_store
@@ -27,6 +31,9 @@ _GATHER_SECONDS = 10.0
 """Once there are enough hosts, the run begins when no further one has joined for this time."""
 _LEAVE_SECONDS = 10.0
 """The other hosts have read how the run ended, and left, within this time."""
+
+_TURN_AWAY_SECONDS = 6.0
+"""A host may come in place of another one before the loss of that one is known, which takes as long as a lease."""
 
 Placement = Sequence[tuple[str, int]]
 """Hosts, by the keys of their registrations, with the number of ranks on each; ranks are counted in this order."""
@@ -46,11 +53,13 @@ class Leader:
     ) -> None:
         """`lease`, `member`: of the leader's own host. `place`: where the hosts meet. `say`: told which are here."""
         self._coordination, self._lease, self._keys = coordination, lease, keys
-        self._member, self._place, self._say = member, place, say
+        self._member, self._place, self.say = member, place, say
         self.host = member.host
         self._registrations: dict[str, HostRegistration] = {}
         self._members: Mapping[str, HostRegistration] = {}
-        """The hosts that the run began with."""
+        """The hosts that the run has."""
+        self._most = 0
+        """How many it may have."""
         self._reports: dict[str, HostReport] = {}
         self._generation = 0
         self._news = asyncio.Event()
@@ -65,13 +74,35 @@ class Leader:
         for task in self._tasks:
             task.cancel()
 
-    async def wait_for_hosts(self, count: HostRange) -> Mapping[str, HostRegistration]:
+    @property
+    def next_generation(self) -> int:
+        """Number of the next generation."""
+        return self._generation + 1
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts that are here."""
+        return len(self._registrations)
+
+    @property
+    def stopped_by(self) -> SignalName | None:
+        """The signal that a host of the run has received; None if none has."""
+        return self._member.stopped.result() if self._member.stopped.done() else None
+
+    async def wait_for_hosts(self, count: HostRange, seconds: float | None = None) -> Mapping[str, HostRegistration]:
         """Wait until enough hosts are here; return their registrations, the leader's own first.
 
-        Raises OnecurveError, naming both sides, if a host has other versions or another job. Hosts that come later are
-        turned away.
+        Raises OnecurveError, naming both sides, if a host has other versions or another job, and InterruptError if
+        there are not enough hosts after `seconds`. Hosts that come later wait until the run has lost one, or are turned
+        away if it has as many as it may.
         """
-        return await self.unless_stopped(self._wait_for_hosts(count))
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.unless_stopped(self._wait_for_hosts(count))
+        except TimeoutError:
+            raise InterruptError(
+                f"there are not enough hosts after {seconds:.0f} s; started again, the run continues", "SIGTERM"
+            ) from None
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`. Raises InterruptError as soon as a host of the run has received a signal."""
@@ -86,9 +117,10 @@ class Leader:
         while len(present) < count.least or self.host not in present:
             if not await self._change_within(_SAY_SECONDS):
                 names = ", ".join(sorted(registration.name for registration in present.values()))
-                self._say(f"waiting for hosts in {self._place}: {len(present)} of {count} are here ({names})")
-        while len(present) < count.most and await self._change_within(_GATHER_SECONDS):
+                self.say(f"waiting for hosts in {self._place}: {len(present)} of {count} are here ({names})")
+        while not self._members and len(present) < count.most and await self._change_within(_GATHER_SECONDS):
             pass
+        self._most = count.most
         others = [host for host in present if host != self.host][: count.most - 1]
         others.sort(key=lambda host: present[host].name)
         self._members = {host: present[host] for host in (self.host, *others)}
@@ -98,35 +130,65 @@ class Leader:
             self._turn_away(host)
         return self._members
 
-    async def run(
-        self, work: str, placement: Placement, plan: Plan | None = None, predicted: Mapping[str, float] | None = None
-    ) -> str:
-        """Run one generation; return the result of rank 0. `work`: what the ranks do, a verb of their program.
+    async def run(self, work: str, placement: Placement) -> str:
+        """Have ranks do something, in a generation of its own; return the result of rank 0.
 
         Raises RankFailedError if a rank fails, OnecurveError if a host is lost, and InterruptError if a host has
-        received a signal before the start. After a signal during the generation, the ranks end it by themselves.
+        received a signal before the start.
         """
-        if self._member.stopped.done():
+        end = await self.run_generation(work, placement)
+        if end.result is None:
+            raise end.error()
+        return end.result
+
+    async def run_generation(
+        self,
+        work: str,
+        placement: Placement,
+        plan: Plan | None = None,
+        predicted: Mapping[str, float] | None = None,
+        interruption: Interruption | None = None,
+    ) -> GenerationEnd:
+        """Run one generation, and return how it ended; all ranks that live have left it then.
+
+        `work`: what the ranks do, a verb of their program. `interruption`: what ended the generation before. Raises
+        InterruptError if a host has received a signal before the start. After a signal during the generation, the
+        ranks end it by themselves.
+        """
+        if self.stopped_by is not None:
             await self._raise_when_stopped()
         self._generation += 1
         self._reports.clear()
         self._follow(self._keys.reports(self._generation), self._on_report)
         async with served_store(self._members[self.host].address) as store:
-            size, first = sum(ranks for _, ranks in placement), 0
-            for host, ranks in placement:
+            generation = Generation(
+                number=self._generation,
+                size=sum(ranks for _, ranks in placement),
+                hosts=len(placement),
+                store=store,
+                plan=plan,
+                predicted=dict(predicted or {}),
+                interruption=interruption,
+            )
+            first = 0
+            for index, (host, ranks) in enumerate(placement):
                 assigned = HostAssignment(
-                    generation=self._generation,
+                    generation=generation,
                     work=work,
                     first_rank=first,
                     ranks=ranks,
-                    size=size,
-                    store=store,
-                    plan=plan,
-                    predicted=dict(predicted or {}),
+                    partner=self._partner(placement, index, store),
                 )
                 await self._coordination.put(self._keys.assignment(host), to_json(assigned), self._lease)
                 first += ranks
-            return await self._wait_for_reports([host for host, _ in placement])
+            return await self._wait_for_reports(placement)
+
+    def _partner(self, placement: Placement, index: int, store: StoreAddress) -> StoreAddress | None:
+        """The host that keeps copies of a host's snapshots: the next one, so that each keeps those of one other."""
+        if len(placement) == 1:
+            return None
+        partner = self._members[placement[(index + 1) % len(placement)][0]]
+        return replace(store, host=partner.address, port=partner.snapshot_port)
 
     async def end(self, end: RunEnd) -> None:
         """Tell all hosts how the run ended."""
@@ -139,25 +201,20 @@ class Leader:
                 while self._registrations.keys() & self._members.keys() - {self.host}:
                     await self._change()
 
-    async def _wait_for_reports(self, hosts: Sequence[str]) -> str:
-        """Wait until all hosts have ended the generation; return what rank 0 returned."""
-        loop = asyncio.get_running_loop()
-        deadline: float | None = None
-        while True:
-            lost = [host for host in hosts if host not in self._registrations and host not in self._reports]
-            failures = [failure for report in self._reports.values() for failure in report.failures]
-            is_complete = len(self._reports) == len(hosts)
-            if lost:
-                name = self._members[lost[0]].name
-                raise OnecurveError(f"host {name} is lost: it no longer answers, or onecurve was killed there")
-            if failures and (is_complete or any(map(is_cause, failures))):
-                raise first_failure(failures)
-            if is_complete:
-                return next(report.result for report in self._reports.values() if report.result is not None)
-            if failures and deadline is None:
-                deadline = loop.time() + CAUSE_SECONDS
-            if not await self._change_within(None if deadline is None else deadline - loop.time()):
-                raise first_failure(failures)
+    async def _wait_for_reports(self, placement: Placement) -> GenerationEnd:
+        """Wait until all hosts have ended the generation, or are lost."""
+        hosts = [host for host, _ in placement]
+        lost_at = dict[str, float]()
+        while len(self._reports) + len(lost_at) < len(hosts):
+            await self._change()
+            for host in hosts:
+                if host not in self._registrations and host not in self._reports and host not in lost_at:
+                    lost_at[host] = time.time()
+                    await self._member.declare_broken(self._generation)
+        return GenerationEnd(
+            reports={self._members[host].name: report for host, report in self._reports.items()},
+            lost={self._members[host].name: when for host, when in lost_at.items()},
+        )
 
     async def _change_within(self, seconds: float | None) -> bool:
         """Wait for news of a host; return False if there are none for this time."""
@@ -194,20 +251,25 @@ class Leader:
             self._registrations.pop(host, None)
             return
         self._registrations[host] = from_json(HostRegistration, change.value.encode(), f"host {host}")
-        if self._members and host not in self._members:
-            self._turn_away(host)
+        if self._members and host not in self._members and len(self._members) == self._most:
+            self._turn_away(host, _TURN_AWAY_SECONDS)
 
     def _on_report(self, host: str, change: Change) -> None:
         if change.value is not None:
             self._reports[host] = from_json(HostReport, change.value.encode(), f"report of host {host}")
 
-    def _turn_away(self, host: str) -> None:
-        names = ", ".join(member.name for member in self._members.values())
-        late = HostAssignment(refusal=f"the run has begun without this host, on {names}; start it with more --hosts")
+    def _turn_away(self, host: str, seconds: float = 0.0) -> None:
+        """Refuse a host that the run does not need, after some seconds."""
 
         async def refuse() -> None:
+            await asyncio.sleep(seconds)
+            if host in self._members or len(self._members.keys() & self._registrations.keys()) < self._most:
+                return
+            names = ", ".join(member.name for member in self._members.values())
+            text = f"the run has begun without this host, on {names}; start it with more --hosts"
             with suppress(OnecurveError):  # then it is not needed either
-                await self._coordination.put(self._keys.assignment(host), to_json(late), self._lease)
+                assigned = HostAssignment(refusal=text)
+                await self._coordination.put(self._keys.assignment(host), to_json(assigned), self._lease)
 
         self._tasks.append(asyncio.create_task(refuse()))
 

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from onecurve.describe.errors import InterruptError, SignalName
+from onecurve.describe.generation import Generation
 from onecurve.describe.host import HostAssignment
-from onecurve.describe.plan import Plan
 from onecurve.launch.event_loop import run_to_end, stop_signals
 from onecurve.launch.failure import first_failure
 from onecurve.launch.host_ranks import HostRanks, RanksFailedError
@@ -41,13 +41,13 @@ class LocalRanks:
         self.template = TemplateProcess(program, verb, request, say)
         self._say = say
 
-    def run(self, verb: str, request: str, ranks: int = 1, plan: Plan | None = None) -> Ended:
+    def run(self, verb: str, request: str, ranks: int = 1) -> Ended:
         """Start `ranks` ranks, and wait until all have done their work.
 
         Raises RankFailedError if a rank fails. After Ctrl-C, SIGTERM or SIGHUP all ranks finish their step and end; a
         second signal kills them.
         """
-        return run_to_end(lambda: self._run(verb, request, ranks, plan))
+        return run_to_end(lambda: self._run(verb, request, ranks))
 
     def ask(self, verb: str, request: str) -> str:
         """Return what one process answers. Raises InterruptError if a signal arrives first."""
@@ -55,9 +55,9 @@ class LocalRanks:
 
     async def ask_in_loop(self, verb: str, request: str) -> str:
         """The same as `ask`, in an event loop whose owner handles signals."""
-        with HostRanks(self.template) as ranks:
+        with HostRanks(self.template, verb, request, self._say) as ranks:
             try:
-                return (await self._work(ranks, verb, request, 1, None))[0]
+                return (await self._work(ranks, 1))[0]
             except RanksFailedError as error:
                 raise first_failure(error.failures) from None
 
@@ -67,10 +67,10 @@ class LocalRanks:
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
         self.template.close()
 
-    async def _run(self, verb: str, request: str, count: int, plan: Plan | None) -> Ended:
+    async def _run(self, verb: str, request: str, count: int) -> Ended:
         received: list[SignalName] = []
-        with HostRanks(self.template) as ranks:
-            work = asyncio.ensure_future(self._work(ranks, verb, request, count, plan))
+        with HostRanks(self.template, verb, request, self._say) as ranks:
+            work = asyncio.ensure_future(self._work(ranks, count))
 
             def stop(name: SignalName) -> None:
                 received.append(name)
@@ -91,12 +91,17 @@ class LocalRanks:
                         return Ended(None, received[0])
                     raise first_failure(error.failures) from None
 
-    async def _work(self, ranks: HostRanks, verb: str, request: str, count: int, plan: Plan | None) -> list[str]:
+    async def _work(self, ranks: HostRanks, count: int) -> list[str]:
         """Start the ranks of one generation, and return their results."""
         async with served_store(_LOOPBACK) as store:
-            await ranks.start(count, verb, request, self._say)
-            assigned = HostAssignment(generation=1, work=verb, ranks=count, size=count, store=store, plan=plan)
-            results = await ranks.run(assigned.of_ranks(_LOOPBACK_DEVICE))
+            await ranks.start(count)
+            generation = Generation(number=1, size=count, hosts=1, store=store)
+            assigned = HostAssignment(generation=generation, work=ranks.verb, ranks=count)
+            try:
+                results = await ranks.run(assigned.of_ranks(_LOOPBACK_DEVICE))
+            except RanksFailedError:
+                await ranks.wait_for_cause()
+                raise RanksFailedError(ranks.failures) from None
             await ranks.dismiss()
             return results
 

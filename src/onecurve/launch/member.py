@@ -15,12 +15,19 @@ from onecurve.launch.event_loop import first_to_end
 from onecurve.launch.host_ranks import HostRanks, RanksFailedError
 from onecurve.launch.network import device_of
 from onecurve.launch.run_keys import LEADER, RunKeys
+from onecurve.launch.snapshot_sender import SnapshotSender
+from onecurve.launch.snapshot_server import SnapshotServer
+from onecurve.launch.snapshots import Snapshots
 from onecurve.launch.stop import STOP_SIGNALS
 from onecurve.launch.template_process import TemplateProcess
 
 
 class RunOverError(OnecurveError):
     """The run is over, or its leader is gone, before this host was assigned anything."""
+
+
+class _BrokenError(Exception):
+    """The generation cannot go on."""
 
 
 class Member:
@@ -34,12 +41,19 @@ class Member:
         host: str,
         registration: HostRegistration,
         template: TemplateProcess,
+        server: SnapshotServer | None,
     ) -> None:
+        """`server`: serves this host's snapshots to others; None if there are none."""
+        self._server = server
+        self._snapshots = server.snapshots if server is not None else Snapshots()
         self._coordination, self._lease, self._keys = coordination, lease, keys
         self.host = host
         self._registration, self._template = registration, template
         self._ranks: HostRanks | None = None
         self._is_assigned = False
+        self._broken = asyncio.Condition()
+        self._broken_generation = 0
+        """The newest generation that all hosts were told to leave."""
         self.stopped: asyncio.Future[SignalName] = asyncio.get_running_loop().create_future()
         """Done when a host of the run has received a signal, which is the result."""
 
@@ -70,10 +84,15 @@ class Member:
         finally:
             if self._ranks is not None:
                 self._ranks.close()
+            self._snapshots.close()
 
     async def stop(self, name: SignalName) -> None:
         """Ask the ranks of all hosts to finish their step and end."""
         await self._coordination.create(self._keys.stop, name, self._lease)
+
+    async def declare_broken(self, generation: int) -> None:
+        """Have the ranks of all hosts leave a generation, because it cannot go on."""
+        await self._coordination.put(self._keys.leave, str(generation), self._lease)
 
     async def _heed(self, notices: Watch, is_leader: bool) -> RunEnd:
         """Pass a stop on to this host's ranks; return when the leader says how the run ended."""
@@ -87,6 +106,8 @@ class Member:
                         self.stopped.set_result(name)
                     if self._ranks is not None:
                         self._ranks.stop(name)
+                elif change.key == self._keys.leave:
+                    await self._note_broken(int(change.value))
                 elif not is_leader:  # the leader knows it
                     return from_json(RunEnd, change.value.encode(), "the end of the run")
         raise OnecurveError("the connection to the other hosts was closed")
@@ -102,24 +123,56 @@ class Member:
                     raise OnecurveError(assigned.refusal)
                 self._is_assigned = True
                 report = await self._run(assigned, request(assigned), say)
-                key = f"{self._keys.reports(assigned.generation)}{self.host}"
+                assert assigned.generation is not None
+                key = f"{self._keys.reports(assigned.generation.number)}{self.host}"
                 await self._coordination.put(key, to_json(report), self._lease)
         raise OnecurveError("the connection to the other hosts was closed")
 
     async def _run(self, assigned: HostAssignment, request: str, say: Callable[[str], None]) -> HostReport:
         """Run one generation. The ranks live on afterwards: others may still need them to leave the process group."""
-        await self._dismiss()
-        self._ranks = HostRanks(self._template)
-        await self._ranks.start(assigned.ranks, assigned.work, request, say)
+        assert assigned.generation is not None
+        number = assigned.generation.number
+        if self._ranks is None or self._ranks.verb != assigned.work:
+            await self._dismiss()
+            self._ranks = HostRanks(self._template, assigned.work, request, say, self._snapshots)
+        ranks = self._ranks
+        await ranks.start(assigned.ranks)
         if self.stopped.done():
-            self._ranks.stop(self.stopped.result())
-        has_first = assigned.first_rank == 0
-        assignments = assigned.of_ranks(device_of(self._registration.address))
+            ranks.stop(self.stopped.result())
+        keeper, sender = "", None
+        if self._server is not None:
+            self._server.job_key = bytes.fromhex(assigned.generation.store.key)
+            keeper = f"{self._registration.address}:{self._registration.snapshot_port}"
+        if assigned.partner is not None:
+            sender = SnapshotSender(number, assigned.partner)
+        assignments = assigned.of_ranks(device_of(self._registration.address), keeper)
         try:
-            results = await self._ranks.run(assignments)
-        except RanksFailedError as error:
-            return HostReport(failures=tuple(error.failures))
-        return HostReport(result=results[0] if has_first else None)
+            results = await first_to_end(ranks.run(assignments, sender), self._raise_when_broken(number))
+        except (RanksFailedError, _BrokenError) as error:
+            if isinstance(error, RanksFailedError):
+                await self.declare_broken(number)
+            await ranks.leave(number)
+            return HostReport(
+                failures=tuple(ranks.failures),
+                step=ranks.step,
+                facts_known=ranks.facts_known,
+                snapshots=self._snapshots.complete(),
+            )
+        finally:
+            if sender is not None:
+                sender.close()
+        return HostReport(result=results[0] if assigned.first_rank == 0 else None)
+
+    async def _note_broken(self, generation: int) -> None:
+        async with self._broken:
+            self._broken_generation = max(self._broken_generation, generation)
+            self._broken.notify_all()
+
+    async def _raise_when_broken(self, generation: int) -> NoReturn:
+        """Wait until the leader says that the generation cannot go on, because another host has lost a rank."""
+        async with self._broken:
+            await self._broken.wait_for(lambda: self._broken_generation >= generation)
+        raise _BrokenError
 
     async def _dismiss(self) -> None:
         """Let the ranks of the last generation end."""

@@ -37,6 +37,8 @@ class MessageSocket:
     def send(self, message: Mapping[str, Any], descriptor: int | None = None) -> None:
         """Send a message; nothing happens if the other side is gone. `descriptor` is duplicated for the other process,
         which gets it with `take_descriptor`."""
+        if self.is_closed:
+            return
         line = json.dumps(message).encode() + b"\n"
         try:
             if descriptor is not None:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from onecurve.describe.assignment import Assignment, StoreAddress
+from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.generation import Generation, StoreAddress
 from onecurve.device.environment import LauncherTask
 from onecurve.launch.meeting import Meeting, call_meeting, end_meeting
 from onecurve.launch.network import address_towards, device_of, own_address
@@ -53,12 +54,11 @@ def _wait_for(file: Path) -> Meeting:
 
 
 def _assignment(task: LauncherTask, meeting: Meeting, interface: str) -> Assignment:
+    store = StoreAddress(meeting.host, meeting.port, meeting.key.hex())
     return Assignment(
-        generation=1,
+        generation=Generation(number=1, size=task.size, hosts=task.hosts, store=store),
         rank=task.rank,
-        size=task.size,
         local_rank=task.local_rank,
         local_size=task.local_size,
-        store=StoreAddress(meeting.host, meeting.port, meeting.key.hex()),
         interface=interface,
     )

@@ -1,41 +1,67 @@
 """The launcher's side of a rank process."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.convert import to_plain
 from onecurve.describe.errors import SignalName
+from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
+from onecurve.launch.rank_page import RankPage
 
 
 @dataclass
 class RankProcess:
     """A rank of this host, as its launcher knows it."""
 
-    local_rank: int
+    number: int
+    """What the template calls it."""
     channel: MessageSocket
     say: Callable[[str], None]
     """Told what the rank wants shown."""
+    on_slot: Callable[["RankProcess", Message], None]
+    """Told about the memory of the rank's snapshots."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
+    page: RankPage | None = None
+    """How far the rank is; None until it has begun."""
     rank: int = 0
     """Rank in the current generation."""
     result: str | None = None
     """What the rank returned in the current generation; None if it has not ended it."""
     failure: RankFailure | None = None
+    """Why the rank could not end the current generation."""
     has_exited: bool = False
 
-    def assign(self, assignment: Assignment) -> None:
-        """Begin a generation."""
-        self.rank, self.result = assignment.rank, None
+    @property
+    def has_left(self) -> bool:
+        """True if the rank is no longer in the current generation."""
+        return self.has_exited or self.result is not None or self.failure is not None
+
+    @property
+    def can_go_on(self) -> bool:
+        """True if the process can take part in another generation."""
+        has_failed = self.failure is not None and not self.failure.lost_connection
+        return self.has_left and not self.has_exited and not has_failed
+
+    def assign(self, assignment: Assignment, snapshots: Mapping[int, SnapshotMemory]) -> None:
+        """Begin a generation. `snapshots`: those of this host that it may continue from, by rank."""
+        self.rank = assignment.rank
+        self.result = self.failure = None
+        for rank, memory in snapshots.items():
+            self.channel.send({"snapshot_of": rank}, memory.descriptor)
         self.channel.send({"assignment": to_plain(assignment)})
 
     def stop(self, name: SignalName) -> None:
         """Ask the rank to finish its step and end."""
         self.channel.send({"stop": name})
+
+    def leave(self, generation: int) -> None:
+        """Tell the rank to leave a generation at once."""
+        self.channel.send({"leave": generation})
 
     def kill(self) -> None:
         if self.pid is not None:
@@ -58,5 +84,9 @@ class RankProcess:
             self.result = message["result"]
         elif "failure" in message:
             self.failure = RankFailure(rank=self.rank, **message["failure"])
+        elif "page" in message:
+            self.page = RankPage(self.channel.take_descriptor())
+        elif "slot" in message:
+            self.on_slot(self, message)
         else:
             self.say(message["say"])

@@ -1,8 +1,6 @@
 """A rank's client of the store through which the ranks of its generation find each other."""
 
 import json
-import secrets
-import socket
 import threading
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
@@ -14,20 +12,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from onecurve.coordination.channel import (
-    CHALLENGE_BYTES,
-    CODE_BYTES,
-    HEADER_BYTES,
-    SESSION_BYTES,
-    Channel,
-    ClientHandshake,
-    message_bytes,
-)
+from onecurve.coordination.sealed_socket import SealedSocket
 from onecurve.describe.assignment import Assignment
 
 _CONNECT_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
 """A request that does not wait for a key is answered within this time."""
+_MAX_NOTED_BYTES = 2**16
 _WAIT = timedelta(minutes=30)
 """How long to wait for a key if torch does not say it, as for a collective."""
 
@@ -45,10 +36,13 @@ class RankStore(Store):
         self._lock = threading.Lock()
         self._numbers = count(1)
         self._answers: dict[int, _Answer] = {}
-        self._connection: tuple[socket.socket, Channel] | None = None
+        self._connection: SealedSocket | None = None
         self._failure = ""
+        self.exchanged: list[bytes] = []
+        """Values that this rank has written or read, such as the addresses at which gloo listens."""
 
     def set(self, key: str, value: str | bytes) -> None:
+        self._note(value.encode() if isinstance(value, str) else bytes(value))
         self._ask("set", key=key, value=_text(value))
 
     def get(self, key: str) -> bytes:
@@ -57,7 +51,9 @@ class RankStore(Store):
         if value is None:
             self.wait([key])
             value = self._ask("get", key=key)
-        return _bytes(value)
+        content = _bytes(value)
+        self._note(content)
+        return content
 
     def add(self, key: str, amount: int) -> int:
         return int(self._ask("add", key=key, amount=amount))
@@ -90,8 +86,12 @@ class RankStore(Store):
             self._fail("it was closed")
             if connected is not None:
                 with suppress(OSError):
-                    connected[0].shutdown(socket.SHUT_RDWR)  # wakes the thread that receives
-                connected[0].close()
+                    connected.shut_down()
+                connected.close()
+
+    def _note(self, value: bytes) -> None:
+        if len(value) <= _MAX_NOTED_BYTES:
+            self.exchanged.append(value)
 
     def _ask(self, operation: str, seconds: float = _ANSWER_SECONDS, **fields: Any) -> Any:
         number, answer = next(self._numbers), _Answer()
@@ -113,41 +113,29 @@ class RankStore(Store):
             raise dist.DistNetworkError(answer.failure)
         return answer.result
 
-    def _connected(self) -> tuple[socket.socket, Channel]:
+    def _connected(self) -> SealedSocket:
         try:
             return self._connect()
         except OSError as error:
             self._fail(str(error))
             raise dist.DistNetworkError(self._failure) from None
 
-    def _connect(self) -> tuple[socket.socket, Channel]:
-        connected = socket.create_connection(self._address, _CONNECT_SECONDS)
-        handshake = ClientHandshake(self._key, secrets.token_bytes(SESSION_BYTES))
-        connected.sendall(handshake.hello())
-        proof, channel = handshake.prove(_receive(connected, CHALLENGE_BYTES))
-        connected.sendall(proof)
-        connected.settimeout(None)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        receiver = threading.Thread(
-            target=self._take_answers, args=(connected, channel), name="onecurve store", daemon=True
-        )
-        receiver.start()
-        return connected, channel
+    def _connect(self) -> SealedSocket:
+        connected = SealedSocket.connect(*self._address, self._key, _CONNECT_SECONDS)
+        threading.Thread(target=self._take_answers, args=(connected,), name="onecurve store", daemon=True).start()
+        return connected
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._connection is not None
-        connected, channel = self._connection
         try:
-            connected.sendall(channel.seal(json.dumps(message).encode()))
+            self._connection.send(json.dumps(message).encode())
         except OSError as error:
             raise dist.DistNetworkError(f"sendBytes failed: {error}") from None
 
-    def _take_answers(self, connected: socket.socket, channel: Channel) -> None:
+    def _take_answers(self, connected: SealedSocket) -> None:
         try:
             while True:
-                length = message_bytes(memoryview(_receive(connected, HEADER_BYTES)), 0)
-                text = channel.open(_receive(connected, length), _receive(connected, CODE_BYTES))
-                message = json.loads(text)
+                message = json.loads(connected.receive())
                 answer = self._answers.pop(message["id"], None)
                 if answer is not None:
                     answer.result = message["result"]
@@ -172,10 +160,10 @@ def store_of(assignment: Assignment) -> Iterator[RankStore | None]:
 
     torch keeps the part of the store that is in C++, not the Python object: whoever uses it must stay inside.
     """
-    if assignment.size == 1:
+    if assignment.generation.size == 1:
         yield None
         return
-    address = assignment.store
+    address = assignment.generation.store
     store = RankStore(address.host, address.port, bytes.fromhex(address.key))
     try:
         yield store
@@ -190,16 +178,6 @@ class _Answer:
         self.arrived = threading.Event()
         self.result: Any = None
         self.failure = ""
-
-
-def _receive(connected: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        piece = connected.recv(size - len(received))
-        if not piece:
-            raise ConnectionError("the connection was closed")
-        received += piece
-    return bytes(received)
 
 
 def _text(value: str | bytes) -> str:

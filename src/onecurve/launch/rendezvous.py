@@ -11,11 +11,13 @@ from pathlib import Path
 
 from onecurve.coordination.channel import JOB_KEY_BYTES
 from onecurve.coordination.client import RemoteCoordination
+from onecurve.coordination.clock import ServingClock
 from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.etcd import EtcdCoordination
 from onecurve.coordination.etcd_address import EtcdAddress
 from onecurve.coordination.local import LocalCoordination
 from onecurve.coordination.server import Server
+from onecurve.coordination.state import KeyValueState
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.file_limit import raise_file_limit
 from onecurve.launch.meeting import call_meeting, end_meeting, join_meeting
@@ -24,6 +26,7 @@ from onecurve.launch.network import address_towards, own_address
 _JOIN_SECONDS = 600.0
 """How long a host waits for the host that the others join."""
 _NAME_SECONDS = 1.0
+_FOREVER = 1e9
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,25 @@ class Met:
     """Where they meet, for messages."""
     may_lead: bool
     """The host that serves in memory what the hosts agree on must lead: it then leaves last. In etcd, any may lead."""
+    is_alone: bool = False
+    """True if there is no other host."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """A host that does not answer for this time is lost.
+
+        Nobody waits for a host that is alone: it may be stopped, for example by Ctrl-Z, and go on.
+        """
+        return _FOREVER if self.is_alone else 4.5
+
+
+class Alone:
+    """The rendezvous of a host that is the only one. Nothing listens."""
+
+    @asynccontextmanager
+    async def meet(self) -> AsyncIterator[Met]:
+        async with _closing(LocalCoordination(KeyValueState(), ServingClock())) as coordination:
+            yield Met(coordination, "127.0.0.1", "this host", may_lead=True, is_alone=True)
 
 
 @dataclass(frozen=True)
@@ -134,7 +156,7 @@ async def _serving(listener: socket.socket, key: bytes) -> AsyncIterator[Coordin
     raise_file_limit()
     server = Server(listener, key)
     server.start()
-    coordination = LocalCoordination(server)
+    coordination = LocalCoordination(server.state, server.clock)
     try:
         yield coordination
     finally:
@@ -143,9 +165,9 @@ async def _serving(listener: socket.socket, key: bytes) -> AsyncIterator[Coordin
 
 
 @asynccontextmanager
-async def _closing(coordination: Coordination) -> AsyncIterator[None]:
+async def _closing(coordination: Coordination) -> AsyncIterator[Coordination]:
     try:
-        yield
+        yield coordination
     finally:
         await coordination.close()
 

@@ -30,13 +30,18 @@ class RunKeys:
 
     @property
     def notices(self) -> str:
-        """Begins what all hosts are told: `stop` and `end`."""
+        """Begins what all hosts are told: `stop`, `leave` and `end`."""
         return f"{self.run}/notices/"
 
     @property
     def stop(self) -> str:
         """The signal after which all hosts end the run."""
         return f"{self.notices}stop"
+
+    @property
+    def leave(self) -> str:
+        """The newest generation that cannot go on, so that all ranks leave it."""
+        return f"{self.notices}leave"
 
     @property
     def end(self) -> str:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from onecurve.coordination.channel import JOB_KEY_BYTES
 from onecurve.coordination.store_server import StoreServer
-from onecurve.describe.assignment import StoreAddress
+from onecurve.describe.generation import StoreAddress
 from onecurve.device.file_limit import raise_file_limit
 
 

@@ -25,7 +25,7 @@ from typing import Literal
 
 from onecurve.device.file_limit import raise_file_limit
 from onecurve.device.parent_process import die_with_parent
-from onecurve.device.scratch import remove_scratch, use_scratch
+from onecurve.device.scratch import Scratch, use_scratch
 from onecurve.launch.entry import program_named
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
@@ -56,10 +56,11 @@ def main(descriptor: int) -> None:
     forks = _Forks(control, order, warmth)
     # From now on there are ranks and files to clean up: the end of the launcher is an ordinary signal.
     forks.notice_end_of_launcher()
+    scratch = Scratch(Path(order["scratch"]))
     control.send({"event": "ready"})
     forks.serve()
     forks.kill()
-    remove_scratch(Path(order["scratch"]))
+    scratch.remove()
 
 
 def _preload(order: Message, warmth: Warmth) -> str:

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from onecurve.describe.errors import OnecurveError
-from onecurve.device.scratch import Scratch
+from onecurve.device.scratch import new_scratch, remove_scratch
 from onecurve.launch.event_loop import readable
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
@@ -30,13 +30,13 @@ class TemplateProcess:
 
     def __init__(self, program: str, verb: str, request: str, say: Callable[[str], None] = _log.info) -> None:
         """`program`: see `RankProgram`. `verb`, `request`: what is imported for. `say`: told why a start is slow."""
-        self._scratch = Scratch()
+        self._scratch = new_scratch()
         self._order = {
             "program": program,
             "verb": verb,
             "request": request,
             "parent": os.getpid(),
-            "scratch": str(self._scratch.path),
+            "scratch": str(self._scratch),
         }
         self._say = say
         self._warmth: Warmth = "script"
@@ -74,7 +74,7 @@ class TemplateProcess:
 
     def close(self) -> None:
         self._end_process()
-        self._scratch.remove()
+        remove_scratch(self._scratch)
 
     def _end_process(self) -> None:
         self._control.close()

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from onecurve.describe.record import EvaluationRecord, Record, StartRecord, StepRecord
+from onecurve.describe.record import EvaluationRecord, GenerationRecord, Record, StartRecord, StepRecord
 from onecurve.describe.units import seconds_text
 from onecurve.report.text import print_markup
 
@@ -36,8 +36,12 @@ class Terminal:
         elif isinstance(record, EvaluationRecord):
             self._print(f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}")
         elif isinstance(record, StartRecord):
-            self._print(_start_text(record))
-        else:
+            if record.generation == 1:
+                self._print(_start_text(record))
+        elif isinstance(record, GenerationRecord):
+            if record.generation > 1:
+                self._print(_generation_text(record))
+        elif record.event != "resumed" or record.generation == 1:  # otherwise the GenerationRecord says it
             self._print(f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}")
 
     def close(self) -> None:
@@ -129,3 +133,11 @@ def _evaluation_text(record: EvaluationRecord) -> str:
 def _start_text(record: StartRecord) -> str:
     ranks = f"{record.ranks} {record.device} rank" + ("s" if record.ranks > 1 else "")
     return f"[bold]{escape(record.plan)}[/bold]  {ranks}, {record.parameters:,} parameters, {record.steps:,} steps"
+
+
+def _generation_text(record: GenerationRecord) -> str:
+    at = record.from_step + record.lost_steps
+    return (
+        f"[bold yellow]{escape(record.why)}[/bold yellow] at step {at}; going on from {record.from_step} as "
+        f"{escape(record.plan)} after {seconds_text(sum(record.seconds.values()))}"
+    )

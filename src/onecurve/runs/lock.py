@@ -3,21 +3,25 @@
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from onecurve.describe.errors import OnecurveError
 
 LOCK = ".lock"
+_POLL_SECONDS = 0.01
 
 
 class RunLock:
     """Locks folders of this host until it is released or the process ends. Other hosts are not seen."""
 
-    def __init__(self, *folders: Path) -> None:
+    def __init__(self, *folders: Path, patience: float = 0.0) -> None:
+        """`patience`: seconds to wait for another process that holds a lock."""
         self._handles: list[int] = []
+        deadline = time.monotonic() + patience
         try:
             for folder in folders:
-                self._handles.append(_lock(folder))
+                self._handles.append(_lock(folder, deadline))
         except OnecurveError:
             self.release()
             raise
@@ -31,17 +35,22 @@ class RunLock:
         self._handles = []
 
 
-def _lock(folder: Path) -> int:
+def _lock(folder: Path, deadline: float) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise OnecurveError(f"{folder}: cannot be written ({error.strerror}); give another --out") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise OnecurveError(f"{folder}: another run is using it; wait until it ends, or give another --out") from None
-    except OSError:
-        pass  # a file system without locks
-    return handle
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(handle)
+                raise OnecurveError(
+                    f"{folder}: another run is using it; wait until it ends, or give another --out"
+                ) from None
+            time.sleep(_POLL_SECONDS)
+        except OSError:
+            return handle  # a file system without locks

@@ -11,6 +11,7 @@ from onecurve.describe.record import (
     RECORD_VERSION,
     EvaluationRecord,
     EventRecord,
+    GenerationRecord,
     Record,
     StartRecord,
     StepRecord,
@@ -22,6 +23,7 @@ _KINDS: dict[str, type[Record]] = {
     "step": StepRecord,
     "evaluation": EvaluationRecord,
     "event": EventRecord,
+    "generation": GenerationRecord,
 }
 
 

@@ -16,6 +16,8 @@ from onecurve.checkpoint.weights import refuse_unsupported_dtypes
 from onecurve.data.training_data import open_data
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.generation import Interruption
+from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan, default_plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
@@ -36,19 +38,22 @@ from onecurve.runtime.assembly import (
     assemble_manual,
 )
 from onecurve.runtime.changed_job import refuse_change_without_checkpoints, refuse_change_without_effect
-from onecurve.runtime.checkpoints import Checkpoints, Resumed, refuse_changed_job
+from onecurve.runtime.checkpoints import Checkpoints, KeptMemory, Resumed, refuse_changed_job
 from onecurve.runtime.fingerprint import fingerprint
-from onecurve.runtime.first_rank import derive_on_first_rank
+from onecurve.runtime.first_rank import derive_on_first_rank, share_facts
 from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
 from onecurve.runtime.proof import Proof
 from onecurve.runtime.run import Run, RunComponents, saved_tensors
+from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
+
+_NO_INTERRUPTION = Interruption(why="", step=0, time=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,8 @@ class RunSettings:
     stop: Callable[[], bool] = lambda: False
     """Asked once per step."""
     on_event: Callable[[SaveEvent], None] = lambda _: None
+    on_facts: Callable[[], None] = lambda: None
+    """Called once this process knows the `JobFacts`."""
     proof: Proof | None = None
     """Proves the plan before anything is allocated; None trains without."""
 
@@ -84,25 +91,41 @@ class RunBuilder:
     def __init__(self, job: Job, settings: RunSettings) -> None:
         self._job, self._settings = job, settings
         self._process: JobProcess | None = None
+        self._facts: JobFacts | None = None
 
-    def build(self, plan: Plan | None, world: World, lock: RunLock | None = None) -> Run:
-        """Build this rank's run for one generation. All ranks of the world must call it."""
+    def build(
+        self,
+        plan: Plan | None,
+        world: World,
+        lock: RunLock | None = None,
+        interruption: Interruption | None = None,
+        kept: KeptMemory | None = None,
+    ) -> Run:
+        """Build this rank's run for one generation. All ranks of the world must call it.
+
+        `interruption`: what ended the generation before; None in the first. `kept`: the memory that the rank's keeper
+        keeps; None if it has none.
+        """
         try:
-            return self._build(plan or default_plan(self._job.global_batch, world.size), world, lock)
+            plan = plan or default_plan(self._job.global_batch, world.size)
+            return self._build(plan, world, lock, interruption or _NO_INTERRUPTION, kept)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
 
-    def _build(self, plan: Plan, world: World, lock: RunLock | None) -> Run:
+    def _build(
+        self, plan: Plan, world: World, lock: RunLock | None, interruption: Interruption, kept: KeptMemory | None
+    ) -> Run:
         job, settings = self._job, self._settings
+        watch = Stopwatch("build")
+        is_first = not interruption.facts_known  # the first generation that gets ready
         device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
         cluster = local_cluster()
         self._refuse_unsuitable(plan, world, cluster)
         pin_to_cores(world.local_rank, world.local_size, plan.threads)
 
         data_rank = plan.mesh.data_rank(world.rank)
-        is_first_generation = self._process is None
         if self._process is None:
             self._process = JobProcess(job, plan, data_rank, loader_workers(cluster, world.local_size))
         else:
@@ -113,31 +136,32 @@ class RunBuilder:
             state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
         )
 
-        agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
-        resolved = agenda.resolved
-        if settings.proof is not None and agenda.proof is not None:  # now, while memory is free
-            settings.proof.prove(agenda.proof, job, process.data, device, world)
+        with watch.measure("form"):
+            resolved = self._resolve(plan, process, deferred, world, device, interruption)
         mesh = make_mesh(plan.mesh, world.rank, device.kind)
         checkpoints = None
         if settings.out is not None and job.save is not None:
             checkpoints = Checkpoints(
-                job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change
+                job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change, kept
             )
-        if not is_first_generation and not settings.manual and checkpoints is not None and checkpoints.exist():
+        if not is_first and not settings.manual and checkpoints is not None and checkpoints.exist():
             deferred = replace(deferred, is_filled_later=True)
         assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints)
-        if is_first_generation:
+        if is_first:
             _try_metrics(assembly, process.loaders)
         refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
         # Everything is known to work. Only now may an earlier run's checkpoints be removed.
-        resumed = _resume(checkpoints, assembly.part, settings.fresh and is_first_generation)
+        with watch.measure("load"):
+            resumed = _resume(checkpoints, assembly.part, settings.fresh and is_first)
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()
+        self._facts = process.facts(resolved)
+        settings.on_facts()
         return Run(
             RunComponents(
                 job=job,
@@ -156,10 +180,32 @@ class RunBuilder:
                 resumed=resumed.text if resumed is not None else "",
                 changed=_changes_text(resumed) if resumed is not None else "",
                 warning=" ".join(filter(None, warnings)),
+                start_seconds=watch.seconds(),
                 lock=lock,
                 on_event=settings.on_event,
             )
         )
+
+    def _resolve(
+        self,
+        plan: Plan,
+        process: JobProcess,
+        deferred: DeferredModel,
+        world: World,
+        device: Device,
+        interruption: Interruption,
+    ) -> ResolvedPlan:
+        """Join the world; return the resolved plan, derived by the first rank, or known since an earlier generation."""
+        if interruption.facts_known and not interruption.plan_changed:
+            world.join(device)
+            facts = share_facts(self._facts, world)
+            process.know(facts)
+            return facts.resolved
+        agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
+        process.know(share_facts(self._facts, world) if interruption.facts_known else None)
+        if self._settings.proof is not None and agenda.proof is not None:  # now, while memory is free
+            self._settings.proof.prove(agenda.proof, self._job, process.data, device, world)
+        return agenda.resolved
 
     def _agenda(self, plan: Plan, process: JobProcess, deferred: DeferredModel) -> RunAgenda:
         """Complete the plan, and say what must be proved of it."""
@@ -181,9 +227,14 @@ class RunBuilder:
         deferred: DeferredModel,
         checkpoints: Checkpoints | None,
     ) -> Assembly | ManualAssembly:
-        flags = StepFlags(
-            stop=self._settings.stop, save=checkpoints.overdue if checkpoints is not None else lambda: False
-        )
+        flags = StepFlags(stop=self._settings.stop)
+        if checkpoints is not None:
+            flags = StepFlags(
+                stop=self._settings.stop,
+                save=checkpoints.overdue,
+                snapshot=checkpoints.snapshot_due,
+                snapshot_blocked=checkpoints.snapshot_blocked,
+            )
         if self._settings.manual:
             return assemble_manual(self._job, resolved.plan, mesh, device, process.data, deferred, flags)
         return assemble(self._job, resolved, mesh, device, process.data, deferred, flags, process.trials)

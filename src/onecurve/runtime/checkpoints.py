@@ -11,11 +11,13 @@ from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.location import local_folder, open_store
 from onecurve.checkpoint.manifest import SavePoint
+from onecurve.checkpoint.memory_store import MemoryStore, RankSnapshot
 from onecurve.checkpoint.read_plan import States
 from onecurve.checkpoint.retention import Retention
 from onecurve.checkpoint.saver import SaveEvent, Saver
 from onecurve.checkpoint.snapshot import OptimizerState
-from onecurve.checkpoint.store import empty, step_of
+from onecurve.checkpoint.snapshot_slots import SnapshotKeeper
+from onecurve.checkpoint.store import ReadableStore, empty, step_of
 from onecurve.describe.change import JobChange
 from onecurve.describe.convert import from_plain, to_plain
 from onecurve.describe.errors import OnecurveError
@@ -28,9 +30,23 @@ from onecurve.job.save import Save
 from onecurve.runs.folder import CHECKPOINTS
 from onecurve.runs.lock import RunLock
 from onecurve.runtime.changed_job import changed_fields
+from onecurve.runtime.snapshot_schedule import SnapshotSchedule
 from onecurve.train.state import TrainState
 
 ListTensors = Callable[[], Sequence[LocalTensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptMemory:
+    """The memory that this rank's keeper keeps, and the failures of the run so far."""
+
+    keeper: SnapshotKeeper
+    snapshot_of: Callable[[int], RankSnapshot] | None = None
+    """Rank of an earlier generation → what it has copied at the step from which this generation continues; None if
+    there is no snapshot."""
+    failures: int = 0
+    run_seconds: float = 0.0
+    """How long the run's earlier generations took."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +63,10 @@ class Resumed:
     """Fields of the job that have changed since the checkpoint was saved."""
 
 
-def lock_run(out: Path, save: Save | None) -> RunLock:
-    """Lock the folders of this host that a run writes into."""
+def lock_run(out: Path, save: Save | None, patience: float = 0.0) -> RunLock:
+    """Lock the folders of this host that a run writes into. `patience`: seconds to wait for another process."""
     folder = local_folder(save.to) if save is not None and save.to is not None else None
-    return RunLock(out, *([folder] if folder is not None else []))
+    return RunLock(out, *([folder] if folder is not None else []), patience=patience)
 
 
 def refuse_changed_job(save: Save, out: Path, fingerprint: Mapping[str, str]) -> None:
@@ -74,14 +90,23 @@ class Checkpoints:
         plan: Plan,
         fingerprint: Mapping[str, str],
         change: Collection[str] = (),
+        kept: KeptMemory | None = None,
     ) -> None:
-        """`change`: fields of the job that must differ from those of the checkpoint; all others must not."""
+        """`change`: fields of the job that must differ from those of the checkpoint; all others must not. `kept`: the
+        memory that this rank's keeper keeps; None if it has none."""
         self._save, self._world, self._plan = save, world, plan
         self._fingerprint, self._change = dict(fingerprint), change
         self._store = open_store(save.to or str(out / CHECKPOINTS))
         self._group = new_host_group()
         retention = Retention(save.last, save.keep_every, save.best)
-        self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention)
+        self._kept = kept if save.memory is not None else None
+        self._schedule = (
+            SnapshotSchedule(save.memory, self._kept.failures, self._kept.run_seconds)
+            if self._kept is not None and save.memory is not None
+            else None
+        )
+        keeper = self._kept.keeper if self._kept is not None else None
+        self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention, keeper)
         self._last_save = time.monotonic()
         self._events: list[SaveEvent] = []
         self._asked_step = 0
@@ -99,18 +124,22 @@ class Checkpoints:
                 ) from None
 
     def exist(self) -> bool:
-        """True if there is a checkpoint to resume from."""
-        return bool(self._names_on_all_ranks())
+        """True if there is a checkpoint or a snapshot to resume from."""
+        return (self._kept is not None and self._kept.snapshot_of is not None) or bool(self._names_on_all_ranks())
 
     def resume(self, local_tensors: ListTensors) -> Resumed | None:
-        """Fill the tensors from the newest checkpoint that all ranks can read and verify; None if there is none."""
+        """Fill the tensors from the newest snapshot or checkpoint that all ranks can read and verify; None if there is
+        none."""
         names = self._names_on_all_ranks()
+        sources: list[tuple[ReadableStore, str]] = [(self._store, name) for name in names]
+        if (snapshot := self._snapshot()) is not None:
+            sources = sorted([*sources, snapshot], key=lambda source: step_of(source[1]))
         skipped: list[str] = []
-        for name in reversed(names):
+        for store, name in reversed(sources):
             unreadable = damage = ""
             resumed = None
             try:
-                resumed = self._read(name, local_tensors())
+                resumed = self._read(store, name, local_tensors())
             except CorruptedError as error:
                 damage = str(error)
             except OSError as error:
@@ -118,13 +147,13 @@ class Checkpoints:
             unreadable = broadcast_first_text(self._group, unreadable)
             if unreadable:  # it may be readable later, but a save from an earlier one would remove it
                 raise OnecurveError(
-                    f"{self._store.where}: cannot be read at the moment ({unreadable}); start again when it can"
+                    f"{store.where}: cannot be read at the moment ({unreadable}); start again when it can"
                 )
             damage = broadcast_first_text(self._group, damage)
             if not damage and resumed is not None:
                 self._events += [SaveEvent("warning", text) for text in skipped]
-                self.begun_step = self._asked_step = resumed.state.step
-                self._saver.resume_after(resumed.state.step, names[names.index(name) + 1 :])
+                self._asked_step = resumed.state.step
+                self._continue_after(names, resumed.state.step)
                 return resumed
             skipped.append(f"checkpoint skipped: {damage}")
         if names:
@@ -139,8 +168,22 @@ class Checkpoints:
             )
         return None
 
-    def _read(self, name: str, local_tensors: Sequence[LocalTensor]) -> Resumed:
-        checkpoint = Checkpoint(self._store, name)
+    def _snapshot(self) -> tuple[ReadableStore, str] | None:
+        """The snapshot in memory that can be loaded, and its name; None if there is none."""
+        if self._kept is None or self._kept.snapshot_of is None:
+            return None
+        store = MemoryStore(self._kept.snapshot_of)
+        return store, broadcast_first_text(self._group, store.name() if self._world.rank == 0 else "")
+
+    def _continue_after(self, names: Sequence[str], step: int) -> None:
+        """Let saves continue after this step. Checkpoints of later steps could not be read, and are removed later."""
+        readable = [name for name in names if step_of(name) <= step]
+        saved = step_of(readable[-1]) if readable else -1
+        self.begun_step = saved
+        self._saver.resume_after(saved, names[len(readable) :])
+
+    def _read(self, store: ReadableStore, name: str, local_tensors: Sequence[LocalTensor]) -> Resumed:
+        checkpoint = Checkpoint(store, name)
         state = _train_state(checkpoint)
         changes = self._changes(checkpoint, state)
         optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
@@ -174,6 +217,26 @@ class Checkpoints:
         waited = time.monotonic() - self._last_save
         return self._world.rank == 0 and self._save.every is None and waited > self._save.minutes * 60
 
+    def snapshot_due(self) -> bool:
+        """True if a snapshot in memory is due after this step, as the first rank finds."""
+        return self._schedule is not None and self._schedule.due() and self._world.rank == 0
+
+    def snapshot_blocked(self) -> bool:
+        """True if the memory for the next snapshot is still being written to a checkpoint."""
+        return self._saver.is_blocked
+
+    def snapshot(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
+        """Copy to memory that outlives this rank."""
+        begin = time.perf_counter()
+        self._saver.snapshot(local_tensors(), optimizer_state, _save_point(state))
+        if self._schedule is not None:
+            self._schedule.taken(time.perf_counter() - begin)
+
+    @property
+    def saved_step(self) -> int:
+        """Steps done at the newest checkpoint, once no save is running; -1 if there is none."""
+        return self._saver.saved_step
+
     def save(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
         """Save in the background. A step is saved once, and once more if that failed."""
         if state.step == self.begun_step:
@@ -181,8 +244,7 @@ class Checkpoints:
             if self._saver.saved_step == state.step:
                 return
         self._last_save, self.begun_step = time.monotonic(), state.step
-        best_step = state.best.step if state.best is not None and state.best.value is not None else None
-        self._saver.save(local_tensors(), optimizer_state, SavePoint(state.step, to_plain(state), best_step))
+        self._saver.save(local_tensors(), optimizer_state, _save_point(state))
 
     def take_events(self) -> list[SaveEvent]:
         """Return how saves ended since the last call."""
@@ -214,6 +276,11 @@ class Checkpoints:
             return self._store.names()
         except OSError as error:
             raise OnecurveError(f"{self._store.where}: cannot be read ({error.strerror or error})") from None
+
+
+def _save_point(state: TrainState) -> SavePoint:
+    best_step = state.best.step if state.best is not None and state.best.value is not None else None
+    return SavePoint(state.step, to_plain(state), best_step)
 
 
 def _train_state(checkpoint: Checkpoint) -> TrainState:

@@ -1,4 +1,4 @@
-"""What the first rank derives alone, before the process group exists, and passes to all ranks."""
+"""What one rank knows and passes to all: derived by the first before the process group exists, or known from before."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -7,6 +7,7 @@ import torch.distributed as dist
 
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import OnecurveError, full_text
+from onecurve.describe.job_facts import JobFacts
 from onecurve.device.collectives import broadcast_first_text
 from onecurve.device.device import Device
 from onecurve.device.world import World
@@ -39,3 +40,12 @@ def derive_on_first_rank(kind: type[T], derive: Callable[[], T], world: World, d
         return value
     text = broadcast_first_text(dist.group.WORLD, to_json(value) if world.rank == 0 else "")
     return from_json(kind, text.encode(), "what the first rank derived")
+
+
+def share_facts(own: JobFacts | None, world: World) -> JobFacts:
+    """Return on all ranks what the first of them knows that knows it. At least one rank must."""
+    if world.size == 1:
+        assert own is not None
+        return own
+    text = broadcast_first_text(dist.group.WORLD, to_json(own) if own is not None else "")
+    return from_json(JobFacts, text.encode(), "what another rank knows")

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from onecurve.data.training_data import open_data
+from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan
+from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.runtime.assembly import TrialResults, first_names, refuse_sparse_gradients, refuse_unmatched_groups
@@ -36,6 +38,15 @@ class JobProcess:
         if self.loaders.evaluation is not None:
             self.loaders.evaluation.assign(plan, data_rank)
         return self.loaders
+
+    def know(self, facts: JobFacts | None) -> None:
+        """Use the results of earlier trials, or forget those of this process: all ranks must know the same."""
+        self.trials = TrialResults(facts.loss_note, facts.leaves_unused) if facts is not None else TrialResults()
+
+    def facts(self, resolved: ResolvedPlan) -> JobFacts:
+        """What is known after the trials."""
+        trials = self.trials
+        return JobFacts(resolved=resolved, loss_note=trials.loss_note, leaves_unused=trials.leaves_unused)
 
     def deferred(self) -> DeferredModel:
         """Return the model without memory. Each generation builds its part from one of its own."""

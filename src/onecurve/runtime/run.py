@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,6 +14,7 @@ from onecurve.apply.base_part import BasePart
 from onecurve.checkpoint.export import lazy_tensors_of, write_one
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.saver import SaveEvent
+from onecurve.checkpoint.snapshot import OptimizerState
 from onecurve.checkpoint.weights import save_weights
 from onecurve.data.loader import Batch
 from onecurve.describe.change import JobChange
@@ -27,7 +28,7 @@ from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.weighted import Weighted
 from onecurve.runs.lock import RunLock
-from onecurve.runtime.checkpoints import Checkpoints
+from onecurve.runtime.checkpoints import Checkpoints, ListTensors
 from onecurve.runtime.loaders import Loaders
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.manual_trainer import ManualTrainer
@@ -64,6 +65,8 @@ class RunComponents:
     changed: str = ""
     """Which fields of the job were changed for this resume, for a person; empty if none was."""
     warning: str = ""
+    start_seconds: Mapping[str, float] = field(default_factory=dict)
+    """What it took to build the run, by cause: `form` the process group, `build` the part, `load` a checkpoint."""
     lock: RunLock | None = None
     on_event: Callable[[SaveEvent], None]
     """Called with every event of a save."""
@@ -179,13 +182,16 @@ class Run:
         asked = report is not None and report.step > self._checkpoints.begun_step and report.outcome.save
         if asked or self._best_improved or self._checkpoints.due(self._steps_done):
             self._save_checkpoint()
+        elif report is not None and report.outcome.snapshot:
+            self._copy_state(self._checkpoints.snapshot)
         self._pass_on_events()
 
     def finish(self) -> None:
         """Save where the training stands, and wait until that is done. Leaving the `with` block does this too."""
         if self._checkpoints is None:
             return
-        if self._steps_done > self.first_step and self._finished_step != self._steps_done:
+        self._checkpoints.wait()
+        if self._steps_done > max(0, self._checkpoints.saved_step) and self._finished_step != self._steps_done:
             self._save_checkpoint()
             self._save_checkpoint()  # does nothing, unless the first attempt failed
             self._finished_step = self._steps_done
@@ -227,6 +233,11 @@ class Run:
         self._part.drop_gathered()
 
     # What a loop may ask
+
+    @property
+    def start_seconds(self) -> Mapping[str, float]:
+        """What it took to build the run, by cause."""
+        return self._components.start_seconds
 
     @property
     def first_step(self) -> int:
@@ -297,12 +308,15 @@ class Run:
 
     def _save_checkpoint(self) -> None:
         assert self._checkpoints is not None
-        begin = time.perf_counter()
         self._best_improved = False
+        self._copy_state(self._checkpoints.save)
+
+    def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState], None]) -> None:
+        begin = time.perf_counter()
         self._part.sync_buffers()
         updates = self._components.trainer.updates.values()
         optimizer_state = {name: state for update in updates for name, state in update.state().items()}
-        self._checkpoints.save(lambda: saved_tensors(self._part), optimizer_state, self._train_state())
+        copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state())
         self._checkpoint_seconds += time.perf_counter() - begin
 
     def _train_state(self) -> TrainState:

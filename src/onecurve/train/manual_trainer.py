@@ -86,8 +86,8 @@ class ManualTrainer:
         self._part.reduce(name)
         update = self.updates[name]
         lr = update.set_lr_factor(self._job.lr_factor(self._step - 1, self._steps))
-        flags = [torch.full_like(self._totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
-        sums = torch.cat([self._totals, gradient_squares(update.local_tensors).view(1).to(self._totals), *flags])
+        squares = gradient_squares(update.local_tensors).view(1).to(self._totals)
+        sums = torch.cat([self._totals, squares, self._flags.answers(self._totals)])
         all_reduce_sum(self._part.group, sums)
         report = StepReport(
             step=self._step,

@@ -3,6 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+_NOT_YET = -2.0
+"""More than the one vote for a snapshot."""
+
 
 def _never() -> bool:
     return False
@@ -16,3 +22,16 @@ class StepFlags:
     """True if this rank was asked to stop, for example by Ctrl-C."""
     save: Callable[[], bool] = _never
     """True if this rank finds that a checkpoint is due by the clock."""
+    snapshot: Callable[[], bool] = _never
+    """True if a snapshot in memory is due; only the first rank says so."""
+    snapshot_blocked: Callable[[], bool] = _never
+    """True if this rank cannot take a snapshot yet; then no rank takes one."""
+
+    def answers(self, like: Tensor) -> Tensor:
+        """[stop, save, snapshot] as a tensor on the device of `like`.
+
+        It is created there: a copy from the host would make the host wait for the device.
+        """
+        snapshot = _NOT_YET if self.snapshot_blocked() else float(self.snapshot())
+        answers = (float(self.stop()), float(self.save()), snapshot)
+        return torch.cat([torch.full((1,), answer, dtype=like.dtype, device=like.device) for answer in answers])

@@ -1,7 +1,7 @@
 """The result of a step, computed from sums that are identical on all ranks.
 
-One all-reduce sums the vectors [loss sum, count, sum of squared gradients, stop, save] of all ranks; the square of each
-gradient element is counted by one rank. All ranks then compute the same values and make the same decisions.
+One all-reduce sums the vectors [loss sum, count, sum of squared gradients, stop, save, snapshot] of all ranks; the
+square of each gradient element is counted by one rank. All ranks then compute the same values and decide the same.
 """
 
 import math
@@ -33,6 +33,8 @@ class StepOutcome:
     """True if any rank was asked to stop."""
     save: bool
     """True if any rank requests a checkpoint."""
+    snapshot: bool
+    """True if a snapshot in memory is due, and all ranks can take it."""
 
 
 @dataclass
@@ -53,7 +55,7 @@ class StepReport:
     nominal: float = field(repr=False)
     """The number that loss sums were divided by before backward; the update corrects it to the true count."""
     sums: Tensor = field(repr=False)
-    """[loss sum, count, sum of squared gradients, stop, save], summed over all ranks."""
+    """[loss sum, count, sum of squared gradients, stop, save, snapshot], summed over all ranks."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Duration of the step in seconds, by cause."""
     _outcome: StepOutcome | None = None
@@ -102,7 +104,7 @@ def gradient_squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
 
 def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
     """Compute the result of a step from the all-reduced sums; gradients are those of loss sum / nominal."""
-    loss_sum, count, square_sum, stop, save = sums
+    loss_sum, count, square_sum, stop, save, snapshot = sums
     loss = loss_sum / count if count else math.nan
     norm = math.sqrt(square_sum) * nominal / count if count and square_sum >= 0 else math.nan
     return StepOutcome(
@@ -112,6 +114,7 @@ def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
         finite=math.isfinite(loss) and math.isfinite(norm),
         stop=stop > 0,
         save=save > 0,
+        snapshot=snapshot > 0,
     )
 
 

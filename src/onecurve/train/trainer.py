@@ -63,9 +63,8 @@ class Trainer:
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
-        # Created on the device: a copy from the host would make the host wait for the device.
-        flags = [torch.full_like(totals[:1], flag) for flag in (self._flags.stop(), self._flags.save())]
-        sums = torch.cat([totals, gradient_squares(part.trainable).view(1).to(totals), *flags])
+        squares = gradient_squares(part.trainable).view(1).to(totals)
+        sums = torch.cat([totals, squares, self._flags.answers(totals)])
         all_reduce_sum(part.group, sums)
         report = StepReport(
             step=step,

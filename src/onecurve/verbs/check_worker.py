@@ -14,6 +14,7 @@ from onecurve.data.training_data import TrainingData, open_data
 from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_json
 from onecurve.describe.errors import InterruptError, OnecurveError
+from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.requests import CheckRequest
@@ -36,13 +37,13 @@ from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
 
 
-def check_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
+def check_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Generation], str]:
     """Make the worker of a launched rank. The launcher reads what it finds from the request's folder."""
     asked = from_json(CheckRequest, request.encode(), "request")
     if asked.verbose:
         log_to_stderr()
 
-    def work(world: World, stop: Stop, _: Plan | None) -> str:
+    def work(world: World, stop: Stop, _: Generation) -> str:
         check_plans(asked, world, stop)
         return ""
 

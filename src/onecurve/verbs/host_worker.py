@@ -12,8 +12,8 @@ from onecurve.data.training_data import open_data
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
+from onecurve.describe.generation import Generation
 from onecurve.describe.host import HostRegistration
-from onecurve.describe.plan import Plan
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RegistrationRequest
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
@@ -34,7 +34,7 @@ _SHORT_RUN_SECONDS = 120.0
 """A run that is predicted to take less is not worth timing its model."""
 
 
-def answer_maker(verb: str) -> Callable[[str, Say], Callable[[World, Stop, Plan | None], str]]:
+def answer_maker(verb: str) -> Callable[[str, Say], Callable[[World, Stop, Generation], str]]:
     """Return the function that makes the worker for a question of the launcher."""
     answers: dict[str, Answer] = {
         "devices": _devices,
@@ -55,7 +55,7 @@ def _registration(request: str, say: Say) -> str:
     registration = HostRegistration(
         name=asked.name,
         address=asked.address,
-        devices=this_host(probe_this_host, say) if asked.measures else local_cluster(),
+        cluster=this_host(probe_this_host, say) if asked.measures else local_cluster(),
         versions={
             "onecurve": onecurve.__version__,
             "torch": str(torch.__version__),

@@ -13,7 +13,7 @@ from onecurve.launch.event_loop import run_to_end
 from onecurve.launch.keeper import Keeper, KeptRun, host_name, result_of
 from onecurve.launch.leader import Leader
 from onecurve.launch.local import LocalRanks
-from onecurve.launch.rendezvous import Rendezvous
+from onecurve.launch.rendezvous import Alone, Rendezvous
 
 
 @dataclass(frozen=True)
@@ -21,23 +21,26 @@ class Hosts:
     """The hosts that the user asked for, and how they find each other."""
 
     count: HostRange
-    rendezvous: Rendezvous
+    rendezvous: Rendezvous | Alone
     say: Callable[[str], None]
 
     def conduct(
         self,
         launcher: LocalRanks,
         *,
-        question: Callable[[str, str], RegistrationRequest],
+        question: Callable[[str, str], RegistrationRequest] | None,
         conduct: Callable[[Leader], Awaitable[str]],
         request: Callable[[HostAssignment], str],
     ) -> tuple[str, bool]:
         """Take part on this host until all is done; return the result, and whether this host has led.
 
-        `question`: (name, address) → what this host must find out about itself. `conduct`, `request`: see `KeptRun`.
+        `question`: (name, address) → what this host must find out about itself; None if no other host asks. `conduct`,
+        `request`: see `KeptRun`.
         """
 
         async def register(address: str) -> HostRegistration:
+            if question is None:
+                return HostRegistration(name=host_name(), address=address)
             asked = question(host_name(), address)
             answer = await launcher.ask_in_loop("registration", to_json(asked))
             return from_json(HostRegistration, answer.encode(), "registration")

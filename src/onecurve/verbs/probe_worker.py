@@ -9,7 +9,7 @@ import torch.distributed as dist
 from onecurve.describe.arithmetic import ceil_log2
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json
-from onecurve.describe.plan import Plan
+from onecurve.describe.generation import Generation
 from onecurve.describe.requests import ProbeRequest
 from onecurve.device.device import local_device
 from onecurve.device.world import World
@@ -18,24 +18,24 @@ from onecurve.measure.cluster_probe import measure_cluster
 from onecurve.measure.links import measure_link
 
 
-def probe_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
+def probe_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Generation], str]:
     """Make the worker of a launched rank. Its result is the cluster as JSON, on rank 0."""
     asked = from_json(ProbeRequest, request.encode(), "request")
 
-    def work(world: World, _: Stop, __: Plan | None) -> str:
+    def work(world: World, _: Stop, __: Generation) -> str:
         cluster = probe_as_rank(asked, world)
         return to_json(cluster) if cluster is not None else ""
 
     return work
 
 
-def link_worker(_: str, __: Callable[[str], None]) -> Callable[[World, Stop, Plan | None], str]:
+def link_worker(_: str, __: Callable[[str], None]) -> Callable[[World, Stop, Generation], str]:
     """Make the worker of a rank that measures the link between hosts with the only rank of each other host.
 
     Its result is the link as JSON.
     """
 
-    def work(world: World, _: Stop, __: Plan | None) -> str:
+    def work(world: World, _: Stop, __: Generation) -> str:
         device = local_device(world.local_rank)
         world.join(device)
         try:

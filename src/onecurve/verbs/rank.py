@@ -2,21 +2,22 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onecurve.describe.plan import Plan
+from onecurve.describe.generation import Generation
 from onecurve.launch.failure_report import report_failure as report_failure
 from onecurve.launch.failure_report import report_to
 from onecurve.launch.launcher import Launcher
 from onecurve.launch.message_socket import MessageSocket
-from onecurve.launch.stop import Stop
 
 if TYPE_CHECKING:
     from onecurve.device.world import World
+    from onecurve.launch.rank_store import RankStore
 
-Worker = Callable[["World", Stop, Plan | None], str]
-"""(world, stop, plan) → result. Called once per generation."""
+Worker = Callable[["World", Launcher, Generation], str]
+"""(world, launcher, generation) → result. Called once per generation."""
 Say = Callable[[str], None]
 """Shows a short text to the user."""
 
@@ -47,12 +48,25 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
         use_all_threads()
         worker = _worker_maker(verb)(request, launcher.say)
         for assignment in launcher.assignments():
-            with store_of(assignment) as store:
-                launcher.finished(worker(World.of(assignment, store), launcher, assignment.plan))
+            with store_of(assignment) as store, launcher.taking_part(assignment, store, partial(_disconnect, store)):
+                world = World.of(assignment, store, launcher.on_join)
+                try:
+                    launcher.finished(worker(world, launcher, assignment.generation))
+                finally:
+                    world.leave()  # also if the worker could not even begin
     except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
         report_failure(error)
         return 1
     return 0
+
+
+def _disconnect(store: "RankStore | None") -> None:
+    """Make every collective of this rank raise."""
+    from onecurve.device.disconnect import disconnect
+
+    if store is not None:
+        disconnect(store.exchanged)
+        store.close()
 
 
 def _worker_maker(verb: str) -> Callable[[str, Say], Worker]:

@@ -5,21 +5,24 @@ It does not import torch, which takes seconds: the processes that it starts answ
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from onecurve.describe.change import read_change
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, from_plain, read_toml, to_json
-from onecurve.describe.errors import InterruptError, OnecurveError
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
+from onecurve.describe.host import HostRange, HostRegistration
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.job.script_path import Script, script_path
 from onecurve.launch.local import LocalRanks
+from onecurve.launch.recovery import Crew, lead
+from onecurve.launch.rendezvous import Alone
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
@@ -118,7 +121,7 @@ def run(
         return _run_here(request, chosen, precision, ranks)
     refuse_foreign_folder(folder)
     with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
-        return _launch(launcher, request, _choose(launcher, request, chosen, ranks, precision))
+        return _launch(launcher, request, _choose(launcher, request, chosen, ranks, precision), say)
 
 
 def run_folder(script: Path, out: str | Path | None) -> Path:
@@ -190,18 +193,23 @@ def _refuse_precision(precision: Sequence[str] | None) -> None:
         raise OnecurveError("precision: only a run that plans by itself takes it; write it into the plan instead")
 
 
-def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice) -> RunSummary:
+def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Callable[[str], None]) -> RunSummary:
+    """Train on this host alone."""
     estimate, ranks = choice.estimate, choice.ranks
     if sys.stdout.isatty() and not request.quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
-    if estimate is not None:
-        request = replace(request, predicted=estimate.seconds)
-    ended = launcher.run("run", to_json(request), ranks, choice.plan)
-    if ended.results is None:
-        raise InterruptError(
-            "interrupted before the ranks could finish; earlier checkpoints are unchanged", ended.signal or "SIGINT"
-        )
-    summary = from_plain(RunSummary, json.loads(ended.results[0]), "summary")
+
+    async def choose(hosts: Mapping[str, HostRegistration]) -> Crew:
+        return Crew([(host, ranks) for host in hosts], choice.plan, estimate.seconds if estimate is not None else {})
+
+    alone = HostRange(1, 1)
+    result, _ = Hosts(alone, Alone(), say).conduct(
+        launcher,
+        question=None,
+        conduct=lambda leader: lead(leader, "run", alone, choose),
+        request=lambda _: to_json(request),
+    )
+    summary = from_plain(RunSummary, json.loads(result), "summary")
     if estimate is not None and summary.steps >= _MIN_STEPS_TO_CALIBRATE:
         question = CalibrationRequest(predicted=estimate.step, measured=summary.step_seconds)
         launcher.ask("calibrate", to_json(question))

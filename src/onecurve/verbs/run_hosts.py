@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from onecurve.describe.cluster import Cluster, Link
 from onecurve.describe.convert import from_json, from_plain, to_json
@@ -14,6 +15,7 @@ from onecurve.describe.requests import PlanRequest, RegistrationRequest, RunRequ
 from onecurve.describe.summary import RunSummary
 from onecurve.launch.leader import Leader
 from onecurve.launch.local import LocalRanks
+from onecurve.launch.recovery import Crew, lead
 from onecurve.planner.joined_hosts import joined_cluster, known_link, remember_link, similar_first
 from onecurve.planner.plan_choice import ranks_for
 from onecurve.verbs.hosts import Hosts
@@ -36,7 +38,10 @@ class HostsRun:
     def run(self) -> RunSummary | None:
         """Take part in the run; return the summary on the host of rank 0."""
         result, has_led = self.hosts.conduct(
-            self.launcher, question=self._question, conduct=self._conduct, request=self._rank_request
+            self.launcher,
+            question=self._question,
+            conduct=lambda leader: lead(leader, "run", self.hosts.count, partial(self._choose, leader)),
+            request=self._rank_request,
         )
         summary = from_plain(RunSummary, json.loads(result), "summary")
         if has_led:
@@ -55,24 +60,24 @@ class HostsRun:
         )
 
     def _rank_request(self, assigned: HostAssignment) -> str:
-        return to_json(replace(self.request, predicted=assigned.predicted)) if assigned.work == "run" else "{}"
+        return to_json(self.request) if assigned.work == "run" else "{}"
 
-    async def _conduct(self, leader: Leader) -> str:
-        hosts = await leader.wait_for_hosts(self.hosts.count)
+    async def _choose(self, leader: Leader, hosts: Mapping[str, HostRegistration]) -> Crew:
+        """The plan for these hosts, and which ranks they get."""
         plan = self.plan
         if plan is None and self.earlier is not None and self.earlier.mesh.size % len(hosts) == 0:
             plan = self.earlier
         if plan is not None:
-            return await leader.run("run", _spread(plan, hosts), plan)
+            return Crew(_spread(plan, hosts), plan)
         hosts = similar_first(hosts)
         cluster = joined_cluster([*hosts.values()], await self._link(leader, hosts))
         estimate = await leader.unless_stopped(self._best_plan(cluster))
         if estimate is None:
-            return await leader.run("run", [(key, ranks_for(None, None, host.devices)) for key, host in hosts.items()])
+            return Crew([(key, ranks_for(None, None, host.devices)) for key, host in hosts.items()])
         placement = _placed(estimate.plan, cluster, hosts)
         size = estimate.plan.mesh.size
         self.hosts.say(f"plan {estimate.plan}: {size} rank{'s' * (size > 1)} on {len(placement)} of {len(hosts)} hosts")
-        return await leader.run("run", placement, estimate.plan, estimate.seconds)
+        return Crew(placement, estimate.plan, estimate.seconds)
 
     async def _link(self, leader: Leader, hosts: Mapping[str, HostRegistration]) -> Link:
         """The link between the hosts: as remembered, or else measured by one rank per host."""

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,14 +16,24 @@ from onecurve.checkpoint.location import local_folder
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.convert import from_json, to_document, to_json, to_plain, to_toml
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
-from onecurve.describe.record import EvaluationRecord, EventRecord, Record, StartRecord, StepRecord
+from onecurve.describe.record import (
+    EvaluationRecord,
+    EventRecord,
+    GenerationRecord,
+    Record,
+    StartRecord,
+    StepRecord,
+)
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import Ending, RunSummary
 from onecurve.device.collectives import barrier
 from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.job.script import load_job
+from onecurve.launch.launcher import Launcher
+from onecurve.launch.rank_page import RankPage
 from onecurve.launch.stop import Stop
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
@@ -44,7 +54,7 @@ from onecurve.runs.folder import (
     refuse_foreign_folder,
 )
 from onecurve.runtime.build import RunBuilder, RunSettings
-from onecurve.runtime.checkpoints import lock_run
+from onecurve.runtime.checkpoints import KeptMemory, lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
 from onecurve.train.step_report import StepReport
@@ -53,6 +63,8 @@ from onecurve.verbs.proof import PlanProof
 _MAX_SKIPPED_STEPS = 50
 """Consecutive steps that were not finite; loss scaling needs fewer to find its scale."""
 _RECENT_STEPS = 1000
+_LOCK_SECONDS = 5.0
+"""Loader processes of a rank that was killed may hold the lock of the run's folder for a moment."""
 
 
 class RunWorker:
@@ -64,10 +76,31 @@ class RunWorker:
             log_to_stderr()
         self._training = Training(asked)
 
-    def __call__(self, world: World, stop: Stop, plan: Plan | None) -> str:
+    def __call__(self, world: World, launcher: Launcher, generation: Generation) -> str:
         """Train in one generation; the result is the summary as JSON, on rank 0."""
-        summary = self._training.train(plan, world, stop)
+        summary = self._training.train(generation.plan, world, launcher, Kept(launcher, generation))
         return json.dumps(to_plain(summary)) if summary is not None else ""  # Python's JSON keeps NaN
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a rank has whose launcher leads it through generations."""
+
+    launcher: Launcher
+    generation: Generation
+
+    @property
+    def memory(self) -> KeptMemory:
+        """The memory that the launcher keeps."""
+        interruption = self.generation.interruption
+        if interruption is None:
+            return KeptMemory(keeper=self.launcher)
+        return KeptMemory(
+            keeper=self.launcher,
+            snapshot_of=self.launcher.snapshots if interruption.snapshot is not None else None,
+            failures=interruption.failures,
+            run_seconds=interruption.run_seconds,
+        )
 
 
 class Training:
@@ -79,6 +112,7 @@ class Training:
         self._job = load_job(Path(request.script), request.arguments)
         refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
         self._events: deque[SaveEvent] = deque()
+        self._page: RankPage | None = None
         self._proof = PlanProof(request) if request.check else None
         self._stop: Stop | None = None
         settings = RunSettings(
@@ -87,18 +121,31 @@ class Training:
             change=request.change,
             stop=lambda: self._stop is not None and self._stop(),
             on_event=self._events.append,
+            on_facts=self._note_facts,
             proof=self._proof,
         )
         self._builder = RunBuilder(self._job, settings)
 
-    def train(self, plan: Plan | None, world: World, stop: Stop) -> RunSummary | None:
-        """Train in one generation, to the end or until a stop; return the summary on rank 0."""
-        self._stop = stop
+    def train(
+        self,
+        plan: Plan | None,
+        world: World,
+        stop: Stop,
+        kept: Kept | None = None,
+    ) -> RunSummary | None:
+        """Train in one generation, to the end or until a stop; return the summary on rank 0.
+
+        `kept`: None if another launcher started the ranks.
+        """
+        self._stop, self._page = stop, kept.launcher.page if kept is not None else None
+        generation = kept.generation if kept is not None else None
         request, out, is_first = self._request, self._out, world.rank == 0
+        interruption = generation.interruption if generation is not None else None
         if is_first:
             refuse_foreign_folder(out)
-        lock = lock_run(out, self._job.save) if is_first else None
-        with self._builder.build(plan, world, lock) as run:
+        lock = lock_run(out, self._job.save, _LOCK_SECONDS if interruption is not None else 0.0) if is_first else None
+        memory = kept.memory if kept is not None else None
+        with self._builder.build(plan, world, lock, interruption, memory) as run:
             if is_first and not run.resumed:
                 clear_previous_run(out, request.fresh)
             barrier()
@@ -108,21 +155,26 @@ class Training:
                 return _say_ended(earlier, request.quiet) if is_first else None
             if is_first:
                 _write_origin(run, out, request, self._proof.key if self._proof is not None else "")
-            progress, best_weights = self._log_training(run)
+            progress, best_weights = self._log_training(run, generation)
             if not is_first:
                 return None
             ended = _ending(run, progress.steps, stop)
             seconds = time.perf_counter() - self._begin
-            summary = progress.summary(run, out, ended, best_weights, seconds, request.predicted)
+            predicted = generation.predicted if generation is not None else {}
+            summary = progress.summary(run, out, ended, best_weights, seconds, predicted)
             replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
             return summary
 
-    def _log_training(self, run: Run) -> "tuple[LoopProgress, str | None]":
+    def _note_facts(self) -> None:
+        if self._page is not None:
+            self._page.facts_known = True
+
+    def _log_training(self, run: Run, generation: Generation | None) -> "tuple[LoopProgress, str | None]":
         """Train, with records of it, and write the weights; return the progress and the file of the best weights."""
-        log = RunLog(_sinks(run, self._out, self._request), self._events)
+        log = RunLog(_sinks(run, self._out, self._request), self._events, generation)
         try:
-            log.start(run, self._request.predicted, self._proof.event if self._proof is not None else None)
-            progress = _loop(run, log)
+            log.start(run, self._proof.event if self._proof is not None else None)
+            progress = _loop(run, log, self._page)
             if progress.steps < run.steps:
                 why = (
                     f", because {run.job.evaluate.watch} no longer improves"
@@ -196,10 +248,11 @@ class LoopProgress:
 class RunLog:
     """Writes records, and events of saves as they come in, to all sinks."""
 
-    def __init__(self, sinks: Sequence[Sink], events: deque[SaveEvent]) -> None:
-        self._sinks, self._events = sinks, events
+    def __init__(self, sinks: Sequence[Sink], events: deque[SaveEvent], generation: Generation | None) -> None:
+        self._sinks, self._events, self._generation = sinks, events, generation
+        self._number = generation.number if generation is not None else 1
 
-    def start(self, run: Run, predicted: dict[str, float], proof: EventRecord | None) -> None:
+    def start(self, run: Run, proof: EventRecord | None) -> None:
         self.write(
             StartRecord(
                 plan=str(run.plan),
@@ -207,19 +260,45 @@ class RunLog:
                 device=run.device.kind,
                 parameters=run.parameters,
                 steps=run.steps,
-                predicted=predicted,
+                predicted=self._generation.predicted if self._generation is not None else {},
             )
         )
-        if proof is not None:
-            self.write(proof)
-        if run.warning:
-            self.write(EventRecord("warning", run.warning))
+        if self._number == 1:
+            if proof is not None:
+                self.write(proof)
+            if run.warning:
+                self.write(EventRecord("warning", run.warning))
         if run.resumed:
             self.write(EventRecord("resumed", run.resumed))
         if run.changed:
             self.write(EventRecord("changed", run.changed))
 
+    def first_step(self, run: Run, seconds: float) -> None:
+        """Record how this generation began. `seconds`: of its first step."""
+        if self._generation is None or run.world.rank > 0:
+            return
+        interruption = self._generation.interruption
+        by_cause = {**run.start_seconds, "step": seconds}
+        if interruption is not None:
+            by_cause = {**interruption.seconds, **by_cause}
+            # New processes had to be started before they could build.
+            by_cause["build"] += time.time() - interruption.time - sum(by_cause.values())
+        self.write(
+            GenerationRecord(
+                generation=self._number,
+                hosts=self._generation.hosts,
+                ranks=self._generation.size,
+                plan=str(run.plan),
+                why=interruption.why if interruption is not None else "start",
+                from_step=run.first_step,
+                lost_steps=max(0, interruption.step - run.first_step) if interruption is not None else 0,
+                seconds=by_cause,
+            )
+        )
+
     def write(self, record: Record) -> None:
+        if self._number > 1:
+            record = replace(record, generation=self._number)
         for sink in self._sinks:
             sink.write(record)
 
@@ -233,14 +312,18 @@ class RunLog:
             sink.close()
 
 
-def _loop(run: Run, log: RunLog) -> LoopProgress:
-    """Train until the last step, a stop request, or early stopping."""
+def _loop(run: Run, log: RunLog, page: RankPage | None) -> LoopProgress:
+    """Train until the last step, a stop request, or early stopping. `page`: where the launcher sees the steps done."""
     progress = LoopProgress(steps=run.first_step, loss=run.last_loss)
     newest: StepReport | None = None
     if run.out_of_patience:  # the resumed run had stopped early
         return progress
     for batch in run:
         previous, newest = newest, run.step(batch)
+        if page is not None:
+            page.step = batch.step
+        if previous is None:
+            log.first_step(run, sum(newest.seconds.values()))
         readable = previous if run.reports_late else newest
         if readable is not None:
             _log_step(log, progress, readable)

@@ -45,7 +45,7 @@ async def serving_without_answers(monkeypatch, count):
 def test_a_watch_misses_nothing_when_its_connection_is_cut():
     async def scenario():
         async with serving() as server:
-            local, client = LocalCoordination(server), await connected(server)
+            local, client = LocalCoordination(server.state, server.clock), await connected(server)
             await local.put("hosts/a", "1")
             watch = await client.watch("hosts/")
             assert len(await anext(watch)) == 1

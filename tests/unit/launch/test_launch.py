@@ -12,7 +12,7 @@ import pytest
 from harness import JOBS, python
 from onecurve.describe.assignment import RankFailure
 from onecurve.describe.errors import InterruptError, OnecurveError, UserCodeError, full_text
-from onecurve.device.scratch import Scratch
+from onecurve.device.scratch import Scratch, new_scratch
 from onecurve.launch import failure_report
 from onecurve.launch.failure import RankFailedError, first_failure
 from onecurve.launch.failure_report import lost_connection, report_failure, report_of
@@ -287,9 +287,9 @@ def test_a_start_removes_the_folders_of_those_that_were_killed_completely(tmp_pa
     abandoned = tmp_path / "onecurve-start-x"
     abandoned.mkdir()
     (abandoned / "lock").touch()
-    living = Scratch()
+    living = Scratch(new_scratch())
     assert not abandoned.exists()
-    later = Scratch()
+    later = Scratch(new_scratch())
     assert living.path.exists()
     living.remove()
     later.remove()

@@ -14,7 +14,7 @@ LINK = Link(latency=1e-4, bandwidth=1e8)
 def host(name: str, speed: float = 1e11, memory: int = 16_000_000_000, cores: int = 8) -> HostRegistration:
     device = DeviceSpec(name="cpu", flops={"fp32": speed}, memory=memory)
     group = HostGroup(device, cores_per_host=cores)
-    return HostRegistration(name=name, address=name, devices=Cluster((group,)), versions={}, job={})
+    return HostRegistration(name=name, address=name, cluster=Cluster((group,)), versions={}, job={})
 
 
 def test_similar_hosts_become_neighbours_and_one_group() -> None:

@@ -1,9 +1,10 @@
 import pytest
 
-from onecurve.describe.assignment import Assignment, StoreAddress
+from onecurve.describe.assignment import Assignment
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json, write_toml
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.generation import Generation, StoreAddress
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.planner.plan_choice import ranks_for, read_plan, read_precisions
@@ -22,16 +23,8 @@ def test_a_plan_is_read_from_text_a_file_or_as_it_is(tmp_path) -> None:
 
 
 def test_an_assignment_carries_the_full_plan_to_the_ranks() -> None:
-    assignment = Assignment(
-        generation=1,
-        rank=0,
-        size=2,
-        local_rank=0,
-        local_size=2,
-        store=StoreAddress("127.0.0.1", 1, "00"),
-        interface="lo",
-        plan=PLAN,
-    )
+    generation = Generation(number=1, size=2, hosts=1, store=StoreAddress("127.0.0.1", 1, "00"), plan=PLAN)
+    assignment = Assignment(generation=generation, rank=0, local_rank=0, local_size=2, interface="lo")
     assert from_json(Assignment, to_json(assignment).encode(), "assignment") == assignment
 
 
