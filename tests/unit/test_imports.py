@@ -53,7 +53,7 @@ LIBRARIES = {
     "checkpoint": {"torch", "numpy", "safetensors", "fsspec", "xxhash", "torchao"},
     "prove": {"torch", "safetensors", "numpy"},
     "launch": {"torch"},
-    "coordination": set(),
+    "coordination": {"msgspec"},
     "runs": set(),
     "planner": {"torch"},
     "runtime": {"torch", "xxhash"},

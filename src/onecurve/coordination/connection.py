@@ -1,12 +1,13 @@
 """One TCP connection that carries sealed JSON messages, on either side."""
 
 import asyncio
-import json
 import logging
 import socket
 import threading
 from collections.abc import Mapping
 from typing import Any, cast
+
+import msgspec
 
 from onecurve.coordination.channel import CODE_BYTES, HEADER_BYTES, Channel, ChannelError, message_bytes
 from onecurve.coordination.errors import CoordinationError
@@ -19,8 +20,7 @@ _ACKNOWLEDGE_SECONDS = 5
 """Data that the other host's kernel does not acknowledge for this time ends the connection."""
 _READ_BYTES = 2**16
 
-_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
-_decode = json.JSONDecoder().decode
+_encode, _decode = msgspec.json.Encoder().encode, msgspec.json.Decoder().decode
 _log = logging.getLogger(__name__)
 _thread = threading.local()
 
@@ -64,7 +64,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._outgoing and not self._is_receiving:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._outgoing.append(self._channel.seal(_encode(message).encode()))
+        self._outgoing.append(self._channel.seal(_encode(message)))
 
     def abort(self, error: Exception | None = None) -> None:
         """End the connection at once."""
@@ -103,7 +103,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._receive(_read_buffer()[:count])
                 self._is_receiving = False
                 self._flush()
-        except (CoordinationError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (CoordinationError, msgspec.DecodeError) as error:
             self.abort(error)
 
     def _expect(self, count: int) -> None:
@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             text = self._channel.open(bytes(data[start:end]), data[end : end + CODE_BYTES])
             position = end + CODE_BYTES
-            self.message_received(_decode(str(text, "utf-8")))
+            self.message_received(_decode(text))
         return position
 
     def _flush(self) -> None:
