@@ -2,10 +2,15 @@
 
 Objects appear complete and cannot be renamed, so a checkpoint exists exactly while its root manifest exists: that
 object is written last and deleted first.
+
+Nothing keeps a rank of an earlier generation that is late from writing. A generation therefore begins with an object
+that lists the checkpoints which exist; of those that are added later, only its own count.
 """
 
 import errno
+import json
 import posixpath
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,12 +21,15 @@ from onecurve.checkpoint.store import ROOT, sorted_checkpoint_names
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.files import Bytes
 
+_MARKER = re.compile(r"generation-(\d{8,})\.json")
+
 
 class FsspecStore:
     """A `Store` at a URL such as `s3://bucket/run` or `memory://run`."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
+        self._generation: str | None = None
         try:
             self._filesystem, self._folder = fsspec.core.url_to_fs(self._url)
         except (ImportError, ValueError) as error:
@@ -30,6 +38,18 @@ class FsspecStore:
     @property
     def where(self) -> str:
         return self._url
+
+    def enter(self, generation: str) -> None:
+        self._generation = generation
+
+    def fence(self) -> None:
+        with self._translated_errors(""):
+            number, _ = self._newest_marker()
+            content = json.dumps({"generation": self._generation, "names": self.names()}).encode()
+            self._filesystem.pipe_file(self._marker_path(number + 1), content)
+            for older in self._marker_numbers():
+                if older <= number:
+                    self._filesystem.rm_file(self._marker_path(older))
 
     def begin(self, name: str) -> None:
         pass  # object stores have no folders, only common prefixes of names
@@ -40,6 +60,7 @@ class FsspecStore:
                 opened.write(part)
 
     def commit(self, name: str, root: bytes) -> None:
+        self._refuse_if_ended()
         with self._translated_errors(f"{name}/{ROOT}"):
             self._filesystem.pipe_file(self._path(name, ROOT), root)
 
@@ -49,7 +70,12 @@ class FsspecStore:
 
     def names(self) -> list[str]:
         with self._translated_errors(""):
-            return [name for name in self._folders() if self._filesystem.exists(self._path(name, ROOT))]
+            _, marker = self._newest_marker()
+            present = [name for name in self._folders() if self._filesystem.exists(self._path(name, ROOT))]
+        if marker is None:
+            return present
+        known = set(marker["names"])
+        return [name for name in present if name in known or f"-{marker['generation']}" in name]
 
     def read(self, name: str, file: str, limit: int) -> bytes:
         data = self.open(name, file)
@@ -61,6 +87,7 @@ class FsspecStore:
         return FsspecFile(self._filesystem, self._path(name, file), posixpath.join(self._url, name, file))
 
     def retire(self, name: str) -> None:
+        self._refuse_if_ended()
         with self._translated_errors(f"{name}/{ROOT}"):
             self._filesystem.rm_file(self._path(name, ROOT))
 
@@ -71,18 +98,44 @@ class FsspecStore:
                     self._filesystem.rm_file(self._path(name, file))
 
     def clear(self) -> None:
+        self._refuse_if_ended()
         with self._translated_errors(""):
+            valid = set(self.names())
             for name in self._folders():
-                if not self._filesystem.exists(self._path(name, ROOT)):
+                if name not in valid:
                     self._remove(self._path(name))
 
+    def _refuse_if_ended(self) -> None:
+        """Raise OSError if another generation has begun."""
+        with self._translated_errors(""):
+            _, marker = self._newest_marker()
+        if self._generation is not None and marker is not None and marker["generation"] != self._generation:
+            raise OSError(errno.ESTALE, "another generation of the run writes there now", self._url)
+
+    def _newest_marker(self) -> tuple[int, dict[str, Any] | None]:
+        """The number and the content of the object with which the newest generation began; 0 and None if none did."""
+        numbers = self._marker_numbers()
+        if not numbers:
+            return 0, None
+        return numbers[-1], json.loads(self._filesystem.cat_file(self._marker_path(numbers[-1])))
+
+    def _marker_numbers(self) -> list[int]:
+        found = (_MARKER.fullmatch(entry) for entry in self._entries())
+        return sorted(int(match[1]) for match in found if match)
+
+    def _marker_path(self, number: int) -> str:
+        return self._path(f"generation-{number:08d}.json")
+
     def _folders(self) -> list[str]:
+        return sorted_checkpoint_names(self._entries())
+
+    def _entries(self) -> list[str]:
         self._filesystem.invalidate_cache()
         try:
             entries = self._filesystem.ls(self._folder, detail=False)
         except FileNotFoundError:
             return []
-        return sorted_checkpoint_names(posixpath.basename(entry.rstrip("/")) for entry in entries)
+        return [posixpath.basename(entry.rstrip("/")) for entry in entries]
 
     def _remove(self, path: str) -> None:
         if self._filesystem.exists(path):

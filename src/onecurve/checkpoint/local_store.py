@@ -3,6 +3,10 @@
 The order of a save: every file is written and synced, then the entry of the staging folder that names it; then the
 same for the root manifest; then the staging folder is renamed to the checkpoint's name; then the parent folder is
 synced. A crash at any point leaves all earlier checkpoints, and possibly the new one.
+
+What a generation writes or removes passes through a folder of its own. Whoever begins the next generation renames that
+folder away: a rank of the earlier one that is late, for example because it was cut off, can then neither make a
+checkpoint exist nor end the existence of one.
 """
 
 import errno
@@ -17,6 +21,8 @@ from onecurve.checkpoint.store import ROOT, sorted_checkpoint_names
 from onecurve.device.files import Bytes, sync_folder, write_new_file
 
 _STAGING_SUFFIX, _RETIRED_SUFFIX = ".part", ".gone"
+_GENERATION, _ENDED = ".generation-", ".ended-"
+"""Begin the names of the folders of the generation that writes, and of those that were ended."""
 _CORRUPTION_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EIO)
 """Errors that mean the file itself is missing, not regular, or lost by the disk. Other errors may be temporary."""
 
@@ -26,15 +32,32 @@ class LocalStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._own: Path | None = None
+        """The folder of this generation; None if there is only one writer, as in `export`."""
 
     @property
     def where(self) -> str:
         return str(self._folder)
 
+    def enter(self, generation: str) -> None:
+        self._own = self._folder / f"{_GENERATION}{generation}"
+
+    def fence(self) -> None:
+        assert self._own is not None
+        self._make_folder()
+        for entry in os.scandir(self._folder):
+            if entry.name.startswith(_GENERATION) and entry.path != str(self._own):
+                os.rename(entry.path, self._folder / f"{_ENDED}{entry.name.removeprefix(_GENERATION)}")
+        self._own.mkdir(exist_ok=True)
+        sync_folder(self._folder)
+        # On a network file system, a host may still know an ended folder by its old name: what is in it must go too.
+        for entry in os.scandir(self._folder):
+            if entry.name.startswith(_ENDED):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
     def begin(self, name: str) -> None:
-        if not self._folder.is_dir():
-            self._folder.mkdir(parents=True, exist_ok=True)
-            sync_folder(self._folder.parent)
+        if self._own is None:
+            self._make_folder()
         self._staging_folder(name).mkdir()
 
     def write(self, name: str, file: str, parts: Iterable[Bytes]) -> None:
@@ -46,8 +69,10 @@ class LocalStore:
 
     def commit(self, name: str, root: bytes) -> None:
         self.write(name, ROOT, [root])
-        self._staging_folder(name).rename(self._folder / name)
+        staging = self._staging_folder(name)
+        staging.rename(self._folder / name)
         sync_folder(self._folder)
+        sync_folder(staging.parent)
 
     def abandon(self, name: str) -> None:
         shutil.rmtree(self._staging_folder(name), ignore_errors=True)
@@ -80,19 +105,25 @@ class LocalStore:
             (self._retired_folder(name) / file).unlink(missing_ok=True)
 
     def clear(self) -> None:
+        for folder in {self._folder, self._own or self._folder}:  # in the first one, those of a single writer
+            if not folder.is_dir():
+                continue
+            for entry in os.scandir(folder):
+                name, suffix = os.path.splitext(entry.name.removeprefix("."))
+                leftover = entry.name.startswith(".") and suffix in (_STAGING_SUFFIX, _RETIRED_SUFFIX)
+                if leftover and sorted_checkpoint_names([name]):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+
+    def _make_folder(self) -> None:
         if not self._folder.is_dir():
-            return
-        for entry in os.scandir(self._folder):
-            name, suffix = os.path.splitext(entry.name.removeprefix("."))
-            leftover = entry.name.startswith(".") and suffix in (_STAGING_SUFFIX, _RETIRED_SUFFIX)
-            if leftover and sorted_checkpoint_names([name]):
-                shutil.rmtree(entry.path, ignore_errors=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(self._folder.parent)
 
     def _staging_folder(self, name: str) -> Path:
-        return self._folder / f".{name}{_STAGING_SUFFIX}"
+        return (self._own or self._folder) / f".{name}{_STAGING_SUFFIX}"
 
     def _retired_folder(self, name: str) -> Path:
-        return self._folder / f".{name}{_RETIRED_SUFFIX}"
+        return (self._own or self._folder) / f".{name}{_RETIRED_SUFFIX}"
 
 
 class LocalFile:

@@ -52,6 +52,11 @@ class _SaveTask:
     """What already went wrong on this rank; empty if nothing did."""
 
 
+def new_generation(group: Group) -> str:
+    """Return a random text of eight hexadecimal digits, the same on every rank of the group."""
+    return broadcast_first_text(group, secrets.token_hex(4) if group is None or group.rank() == 0 else "")
+
+
 class Saver:
     """One per rank. Every rank must save at the same steps."""
 
@@ -63,14 +68,16 @@ class Saver:
         plan: Plan,
         fingerprint: dict[str, str],
         retention: Retention,
+        generation: str | None = None,
         keeper: SnapshotKeeper | None = None,
     ) -> None:
-        """`group`: a process group of all ranks, used by the saver's thread alone. `fingerprint`: the job's. `keeper`:
+        """`group`: a process group of all ranks, used by the saver's thread alone. `fingerprint`: the job's.
+        `generation`: what the tokens of its checkpoints begin with, see `new_generation`; None: a new one. `keeper`:
         keeps the memory of snapshots; None if nobody does."""
         self._store, self._group = store, group
         self._plan, self._fingerprint, self._retention = plan, fingerprint, retention
         self._rank, self._ranks = (group.rank(), group.size()) if group else (0, 1)
-        self._token_prefix = broadcast_first_text(group, secrets.token_hex(4) if self._rank == 0 else "")
+        self._generation = generation or new_generation(group)
         self._count = 0
         self._slots = SnapshotSlots(device, self._rank, keeper)
         self._tasks: queue.SimpleQueue[_SaveTask | None] = queue.SimpleQueue()
@@ -114,7 +121,7 @@ class Saver:
         return self._slots.is_blocked
 
     def _root(self, point: SavePoint) -> Root:
-        token = f"{self._token_prefix}{self._count:08x}"
+        token = f"{self._generation}{self._count:08x}"
         self._count += 1
         return Root(token=token, ranks=self._ranks, point=point, plan=self._plan, job=self._fingerprint)
 

@@ -41,10 +41,17 @@ class ReadableStore(Protocol):
 class Store(ReadableStore, Protocol):
     """A set of named checkpoints, each of a few files per rank. A checkpoint exists from `commit` to `retire`.
 
-    A save is `begin`, then `write` on every rank, then `commit`, or `abandon` if a rank failed. A removal is `retire`,
+    Only one generation of a run may write: `fence` ends all others, so that nothing that they still do counts. A save
+    is `begin`, then `write` on every rank, then `commit`, or `abandon` if a rank failed. A removal is `retire`,
     then `erase` on every rank, then `clear`. Methods raise CorruptedError if a file is missing or too short, and
     OSError for everything else: a resume skips a corrupted checkpoint, but stops at an OSError.
     """
+
+    def enter(self, generation: str) -> None:
+        """Write as this generation from now on. Called by every rank. The tokens of its checkpoints begin with it."""
+
+    def fence(self) -> None:
+        """End all other generations. Called by one rank, before it asks for `names`."""
 
     def begin(self, name: str) -> None:
         """Create the staging area of a new checkpoint. Called by one rank; the other ranks must see the result."""

@@ -49,12 +49,17 @@ def refuse_foreign_folder(folder: Path) -> None:
     """Refuse to write into a folder that holds something other than a run."""
     if folder.exists() and not folder.is_dir():
         raise OnecurveError(f"{folder}: is a file; give another --out")
-    is_empty = not folder.is_dir() or all(
-        entry.name in (LOCK, *_OF_SLURM) or entry.name.startswith(MEETING) for entry in folder.iterdir()
-    )
+    is_empty = not folder.is_dir() or all(map(_is_of_a_start, folder.iterdir()))
     marks = ((folder / RECORDS).glob("rank-*.jsonl"), folder.glob(ORIGIN), (folder / CHECKPOINTS).glob("step-*"))
     if not is_empty and not any(any(files) for files in marks):
         raise OnecurveError(f"{folder}: is not empty and not a run's folder; give another --out")
+
+
+def _is_of_a_start(entry: Path) -> bool:
+    """True for what a run leaves that ends before its first record."""
+    if entry.name == CHECKPOINTS:
+        return entry.is_dir() and all(inside.name.startswith(".") for inside in entry.iterdir())
+    return entry.name in (LOCK, *_OF_SLURM) or entry.name.startswith(MEETING)
 
 
 def clear_previous_run(folder: Path, fresh: bool) -> None:

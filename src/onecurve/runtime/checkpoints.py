@@ -14,7 +14,7 @@ from onecurve.checkpoint.manifest import SavePoint
 from onecurve.checkpoint.memory_store import MemoryStore, RankSnapshot
 from onecurve.checkpoint.read_plan import States
 from onecurve.checkpoint.retention import Retention
-from onecurve.checkpoint.saver import SaveEvent, Saver
+from onecurve.checkpoint.saver import SaveEvent, Saver, new_generation
 from onecurve.checkpoint.snapshot import OptimizerState
 from onecurve.checkpoint.snapshot_slots import SnapshotKeeper
 from onecurve.checkpoint.store import ReadableStore, empty, step_of
@@ -98,6 +98,9 @@ class Checkpoints:
         self._fingerprint, self._change = dict(fingerprint), change
         self._store = open_store(save.to or str(out / CHECKPOINTS))
         self._group = new_host_group()
+        generation = new_generation(self._group)
+        self._store.enter(generation)
+        self._fence()
         retention = Retention(save.last, save.keep_every, save.best)
         self._kept = kept if save.memory is not None else None
         self._schedule = (
@@ -106,12 +109,24 @@ class Checkpoints:
             else None
         )
         keeper = self._kept.keeper if self._kept is not None else None
-        self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention, keeper)
+        self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention, generation, keeper)
         self._last_save = time.monotonic()
         self._events: list[SaveEvent] = []
         self._asked_step = 0
         self.begun_step = -1
         """Steps done at the newest save, which may still be running."""
+
+    def _fence(self) -> None:
+        """Keep ranks of earlier generations, which may be late, from changing the store."""
+        failure = ""
+        if self._world.rank == 0:
+            try:
+                self._store.fence()
+            except OSError as error:
+                failure = error.strerror or str(error)
+        failure = broadcast_first_text(self._group, failure)
+        if failure:
+            raise OnecurveError(f"{self._store.where}: cannot be written ({failure}); give another location")
 
     def remove_all(self) -> None:
         """Remove all checkpoints of an earlier run."""

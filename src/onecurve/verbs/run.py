@@ -220,7 +220,7 @@ def _earlier_plan(request: RunRequest, precision: Sequence[str] | None) -> tuple
     """Return the plan of the run that is to be continued, or None, and the precisions that a new plan may have."""
     folder = Path(request.out)
     file = folder / PLAN
-    if request.fresh or not file.exists() or not (folder / CHECKPOINTS).exists():
+    if request.fresh or not file.exists() or not any((folder / CHECKPOINTS).glob("step-*")):
         return None, read_precisions(precision or ["fp32"])
     earlier = read_toml(Plan, file)
     if "global_batch" in request.change:  # the plan has the earlier batch; its precision stays
