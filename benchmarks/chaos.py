@@ -4,8 +4,11 @@
 
 Scenarios:
 - `kill`: a rank is killed at a random moment, under replicate, shard, tensor, pipeline and mixed plans in turn.
-- `generations`: one run loses its last rank COUNT times. `same_resources`: the other rank has as many open files and
-  threads at the end as after the fifth loss. `memory_ratio`: its resident memory at the end over that after the fifth.
+- `stop`: a rank is stopped by SIGSTOP. `named` counts the runs in which it is named with its host and a line of code,
+  `max_named_s` is the longest time until then.
+- `generations`: one run loses its last rank COUNT times, at least ten. `same_resources`: the other one has as many open
+  files and threads after the last four as after the third to sixth. `memory_ratio`: its resident memory at the end over
+  that after the sixth.
 - `storm`: 2 ranks train for `--minutes`, and one is killed every `--every` seconds. `effective_time`: seconds of the
   steps that count over the time since the first step.
 
@@ -19,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import statistics
 import sys
@@ -34,6 +38,7 @@ from watched_run import WatchedRun
 _GPT = Path(__file__).parent.parent / "examples" / "gpt.py"
 _STEPS = 120
 _JOB = ("batch=8", "width=64")
+_SAMPLES = 4
 _PLANS = ("replicate2 mb4", "shard2 mb4", "tensor2 mb8", "pipeline2 mb2×4", "replicate2·pipeline2 mb2×2")
 
 
@@ -93,7 +98,7 @@ def kill(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace
         expected = lab.weights(plan)
         with lab.start(plan) as run:
             at = draw.randrange(2, _STEPS - 10)
-            started, recovered = _kill_one(run, draw, at)
+            started, recovered = _signal_one(run, draw, at, signal.SIGKILL)
             status = run.end()
             judge(run, found, expected, status)
             found.starts.append(started)
@@ -104,15 +109,35 @@ def kill(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace
                 say(run.output())
 
 
-def _kill_one(run: WatchedRun, draw: random.Random, at: int) -> tuple[float, float | None]:
-    """Kill a rank at a step; return the seconds of the start, and those until the next step is done."""
+def _signal_one(run: WatchedRun, draw: random.Random, at: int, number: int) -> tuple[float, float | None]:
+    """Send a signal to a rank at a step; return the seconds of the start, and those until the next step is done."""
     first = run.wait_for_step(1, 1)
     if first is None or run.wait_for_step(1, at) is None:
         raise SystemExit(f"the run has ended too soon\n{run.output()}")
-    os.kill(draw.choice(run.ranks()), signal.SIGKILL)
+    os.kill(draw.choice(run.ranks()), number)
     killed = time.time()
     after = run.wait_for_step(2, 1)
     return first - run.started, None if after is None else after - killed
+
+
+def stop(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
+    found.more = {"named": 0, "max_named_s": 0.0}
+    for number in range(chosen.count):
+        plan = _PLANS[number % len(_PLANS)]
+        expected = lab.weights(plan)
+        with lab.start(plan) as run:
+            started, recovered = _signal_one(run, draw, draw.randrange(40, _STEPS - 40), signal.SIGSTOP)
+            judge(run, found, expected, run.end())
+            found.starts.append(started)
+            record = next((record for record in run.records() if record.get("why", "start") != "start"), None)
+            if record is None or recovered is None:
+                say(f"{number + 1}/{chosen.count} {plan}: {run.output()}")
+                continue
+            found.recoveries.append(recovered)
+            found.more["named"] += bool(re.search(r"lost rank \d+ on \S+ \(stopped for .* s, in .+:\d+", record["why"]))
+            named = recovered - sum(record["seconds"].values())
+            found.more["max_named_s"] = max(found.more["max_named_s"], named)
+            say(f"{number + 1}/{chosen.count} {plan}: {record['why']}, named after {named:.1f} s, {recovered:.1f} s")
 
 
 def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
@@ -127,15 +152,19 @@ def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Names
             if after is None:
                 raise SystemExit(f"generation {generation + 1} has not begun\n{run.output()}")
             found.recoveries.append(after - killed)
-            time.sleep(0.3)
+            # Three failures at the same step would end the run.
+            run.wait_for_step(generation + 1, max(run.steps(generation)) + 2)
             resources.append(resources_of(survivor))
             (victim,) = (pid for pid in run.ranks() if pid != survivor)
             say(f"{generation}/{chosen.count}: {after - killed:.2f} s, {resources[-1]}")
         run.process.send_signal(signal.SIGTERM)
         found.runs, found.finished = 1, run.end() == 75
-    warm = resources[min(4, len(resources) - 1)]
-    found.more["same_resources"] = resources[-1][:2] == warm[:2]
-    found.more["memory_ratio"] = resources[-1][2] / warm[2]
+    first, last = resources[2 : 2 + _SAMPLES], resources[-_SAMPLES:]
+    # Batches on their way from the loader take descriptors too, so the least of several counts.
+    found.more["same_resources"] = [min(column) for column in zip(*first, strict=True)][:2] == [
+        min(column) for column in zip(*last, strict=True)
+    ][:2]
+    found.more["memory_ratio"] = last[-1][2] / first[-1][2]
 
 
 def resources_of(pid: int) -> tuple[int, int, int]:
@@ -209,6 +238,7 @@ def say(text: str) -> None:
 
 _SCENARIOS: dict[str, Callable[[Lab, Found, random.Random, argparse.Namespace], None]] = {
     "kill": kill,
+    "stop": stop,
     "generations": generations,
     "storm": storm,
 }

@@ -38,9 +38,9 @@ from onecurve.device.local_tensor import LocalTensor
 
 @dataclass(frozen=True)
 class SaveEvent:
-    """How a save ended."""
+    """How a save ended, or how often snapshots are taken now."""
 
-    event: Literal["saved", "warning"]
+    event: Literal["saved", "warning", "snapshots"]
     text: str
 
 
@@ -130,8 +130,9 @@ class Saver:
         self._idle.wait()
 
     def close(self) -> None:
-        """End the saver's thread."""
+        """End the saver's thread, after the save that it is in."""
         self._tasks.put(None)
+        self._slots.close()
 
     def take_events(self) -> list[SaveEvent]:
         """Return how saves ended since the last call."""

@@ -44,7 +44,7 @@ class SnapshotSlots:
         if snapshot is not None and snapshot is self._held:
             return None
         if snapshot is None or not snapshot.matches(local_tensors, optimizer_state):
-            self._slots[slot] = None  # free its memory before the next one is allocated
+            self._drop(slot)  # free its memory before the next one is allocated
             del snapshot
             snapshot = Snapshot(local_tensors, optimizer_state, self._device, shared=self._keeper is not None)
             self._slots[slot] = snapshot
@@ -56,6 +56,16 @@ class SnapshotSlots:
             self._keeper.completed(slot)
         self._newest, self._step = slot, root.point.step
         return snapshot
+
+    def close(self) -> None:
+        """Leave the memory to the keeper."""
+        for slot in range(len(self._slots)):
+            self._drop(slot)
+
+    def _drop(self, slot: int) -> None:
+        snapshot, self._slots[slot] = self._slots[slot], None
+        if snapshot is not None and snapshot.memory is not None:
+            snapshot.memory.close()
 
     @property
     def is_blocked(self) -> bool:

@@ -38,5 +38,7 @@ class RankFailure:
     """True if the rank ended because it was asked to stop."""
     lost_connection: bool = False
     """True if the rank only lost the connection to another one, or was told to leave. Its process lives on."""
+    is_hang: bool = False
+    """True if the rank no longer answered, and was killed."""
     exit_status: int = 1
     """The process's exit status; -n if signal n ended it."""

@@ -76,7 +76,7 @@ class EventRecord:
     """Anything else worth knowing about a run."""
 
     event: str
-    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `stopped`."""
+    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `snapshots`, `stopped`."""
     text: str
     generation: int = 1
     kind: str = "event"

@@ -40,7 +40,7 @@ class Decision:
 
 def decide(facts: FailureFacts) -> Decision:
     """Decide how a run goes on after a failure."""
-    if any(failure.text and is_cause(failure) for failure in facts.failures):
+    if any(failure.text and is_cause(failure) and not failure.is_hang for failure in facts.failures):
         return Decision("give up")  # an error in the user's code or input comes again
     if facts.is_stopping:
         return Decision("give up", "the run was being stopped; it continues from its newest checkpoint")

@@ -15,6 +15,7 @@ from onecurve.describe.generation import Generation
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure import CAUSE_SECONDS, is_cause
 from onecurve.launch.message_socket import Message, MessageSocket
+from onecurve.launch.process import is_stopped
 from onecurve.launch.rank_process import RankProcess
 from onecurve.launch.snapshot_sender import SnapshotSender
 from onecurve.launch.snapshots import Snapshots
@@ -24,6 +25,9 @@ _EXIT_SECONDS = 10.0
 """A rank that has nothing more to do ends within this time, or is killed."""
 _LEAVE_SECONDS = 2.0
 """A rank that was told to leave a generation does so within this time, or is killed."""
+_POLL_SECONDS = 0.5
+_STOPPED_SECONDS = 4.0
+"""A rank that was stopped for this time is replaced."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,12 +79,30 @@ class HostRanks:
         self._sender = sender
         for rank, assignment in zip(self._ranks, assignments, strict=True):
             rank.assign(assignment, self._snapshots_for(assignment.generation))
-        while not any(rank.failure for rank in self._ranks):
-            results = [rank.result for rank in self._ranks if rank.result is not None]
-            if len(results) == len(self._ranks):
-                return results
-            await self._change()
-        raise RanksFailedError(self.failures)
+        watching = asyncio.create_task(self._give_up_stopped())
+        try:
+            while not any(rank.failure for rank in self._ranks):
+                results = [rank.result for rank in self._ranks if rank.result is not None]
+                if len(results) == len(self._ranks):
+                    return results
+                await self._change()
+            raise RanksFailedError(self.failures)
+        finally:
+            watching.cancel()
+
+    async def _give_up_stopped(self) -> None:
+        """Give up ranks that were stopped, as by SIGSTOP, and stay so.
+
+        What counts is how often they are found stopped: if this process was stopped with them, as by Ctrl-Z, all go on.
+        """
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            for rank in self._ranks:
+                is_working = rank.pid is not None and not rank.has_left
+                rank.stopped_polls = rank.stopped_polls + 1 if is_working and is_stopped(rank.pid or 0) else 0
+                if rank.stopped_polls * _POLL_SECONDS >= _STOPPED_SECONDS:
+                    rank.give_up(f"stopped for {_STOPPED_SECONDS:g} s")
+                    self._changed.set()
 
     @property
     def failures(self) -> list[RankFailure]:

@@ -2,6 +2,7 @@
 end."""
 
 import gc
+import select
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +14,15 @@ from onecurve.describe.errors import SignalName
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure_report import lost_connection, report_of
 from onecurve.launch.message_socket import Message, MessageSocket
+from onecurve.launch.position import line_of
 from onecurve.launch.rank_page import RankPage
 from onecurve.launch.snapshot_source import KeyValues, SnapshotSource
 
 _REPEAT_SECONDS = 0.05
 """gloo may still be connecting when the connections are cut, so they are cut again until the rank has left."""
+
+_LINE_SECONDS = 1.0
+"""How often the rank says which line it executes."""
 
 
 class LeaveError(Exception):
@@ -151,14 +156,20 @@ class Launcher:
                 self._take(message)
 
     def _watch(self) -> None:
-        message: Message | None = {}
-        while message is not None:
-            message = self._channel.receive()
-            self._take(message)
-            if message is not None and "leave" in message and self._is_leaving:
-                self._disconnect()
-                while not self._is_outside.wait(_REPEAT_SECONDS):
+        """Take in what the launcher says, and let it know every second where this rank is."""
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._channel.is_closed:
+            if not select.select([self._channel.fileno()], [], [], _LINE_SECONDS)[0]:
+                self.page.line = line_of(main)
+                continue
+            for message in self._channel.receive_waiting():
+                self._take(message)
+                if "leave" in message and self._is_leaving:
                     self._disconnect()
+                    while not self._is_outside.wait(_REPEAT_SECONDS):
+                        self._disconnect()
+        self._take(None)
 
     def _take(self, message: Message | None) -> None:
         """Take in a message; None if the launcher is gone."""

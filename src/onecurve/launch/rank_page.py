@@ -5,8 +5,10 @@ import os
 import struct
 
 _NUMBER = struct.Struct("<Q")
-_STEP, _FACTS, _COPIED = 0, 8, 16
+_STEP, _FACTS, _COPIED, _LINE = 0, 8, 16, 24
 """Where the fields begin."""
+
+_MAX_LINE_BYTES = 512
 
 
 class RankPage:
@@ -43,6 +45,20 @@ class RankPage:
     @facts_known.setter
     def facts_known(self, value: bool) -> None:
         _NUMBER.pack_into(self._memory, _FACTS, value)
+
+    @property
+    def line(self) -> str:
+        """What the main thread of the rank was executing about a second ago; empty if that is not known."""
+        size = int(_NUMBER.unpack_from(self._memory, _LINE)[0])
+        begin = _LINE + _NUMBER.size
+        return self._memory[begin : begin + min(size, _MAX_LINE_BYTES)].decode(errors="replace")
+
+    @line.setter
+    def line(self, text: str) -> None:
+        content = text.encode()[:_MAX_LINE_BYTES]
+        begin = _LINE + _NUMBER.size
+        self._memory[begin : begin + len(content)] = content
+        _NUMBER.pack_into(self._memory, _LINE, len(content))
 
     def note_copied(self, generation: int, step: int) -> None:
         """Say that another host has the snapshot of this step. Written by the keeper."""

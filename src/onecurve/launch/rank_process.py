@@ -35,6 +35,8 @@ class RankProcess:
     failure: RankFailure | None = None
     """Why the rank could not end the current generation."""
     has_exited: bool = False
+    stopped_polls: int = 0
+    """How often in a row the process was found stopped."""
 
     @property
     def has_left(self) -> bool:
@@ -62,6 +64,13 @@ class RankProcess:
     def leave(self, generation: int) -> None:
         """Tell the rank to leave a generation at once."""
         self.channel.send({"leave": generation})
+
+    def give_up(self, what: str) -> None:
+        """Kill the rank, because it no longer answers. `what`: what was seen of it."""
+        line = self.page.line if self.page is not None else ""
+        text = f"{what}, in {line}" if line else what
+        self.failure = RankFailure(rank=self.rank, time=time.time(), text=text, is_hang=True)
+        self.kill()
 
     def kill(self) -> None:
         if self.pid is not None:

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from onecurve.describe.record import EvaluationRecord, GenerationRecord, Record, StartRecord, StepRecord
+from onecurve.describe.record import EvaluationRecord, EventRecord, GenerationRecord, Record, StartRecord, StepRecord
 from onecurve.describe.units import seconds_text
 from onecurve.report.text import print_markup
 
@@ -41,7 +41,7 @@ class Terminal:
         elif isinstance(record, GenerationRecord):
             if record.generation > 1:
                 self._print(_generation_text(record))
-        elif record.event != "resumed" or record.generation == 1:  # otherwise the GenerationRecord says it
+        elif not _is_detail(record):
             self._print(f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}")
 
     def close(self) -> None:
@@ -128,6 +128,11 @@ class _Speed:
 def _evaluation_text(record: EvaluationRecord) -> str:
     metrics = "".join(f"  {escape(name)} {value:.4f}" for name, value in record.metrics.items())
     return f"evaluation: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
+
+
+def _is_detail(record: EventRecord) -> bool:
+    """True for events that are only recorded: how often snapshots are taken, and what a GenerationRecord says too."""
+    return record.event == "snapshots" or (record.event == "resumed" and record.generation > 1)
 
 
 def _start_text(record: StartRecord) -> str:

@@ -246,6 +246,8 @@ class Checkpoints:
         self._saver.snapshot(local_tensors(), optimizer_state, _save_point(state))
         if self._schedule is not None:
             self._schedule.taken(time.perf_counter() - begin)
+            if news := self._schedule.news():
+                self._events.append(SaveEvent("snapshots", news))
 
     @property
     def saved_step(self) -> int:

@@ -35,6 +35,7 @@ class SnapshotSchedule:
         """Steps since the last snapshot."""
         self.interval = 1
         """Steps between two snapshots, as it is now."""
+        self._told = 0
 
     def due(self) -> bool:
         """Asked once per step: True if a snapshot is due after it."""
@@ -50,6 +51,14 @@ class SnapshotSchedule:
         """A snapshot was taken; `seconds`: how long the training waited for it."""
         self._steps = 0
         self._copy_seconds.append(seconds)
+
+    def news(self) -> str:
+        """How often snapshots are taken now, for a person; empty if it is as told before, or up to twice as often."""
+        if self._told / 2 < self.interval <= self._told:
+            return ""
+        self._told = self.interval
+        milliseconds = 1000 * statistics.median(self._copy_seconds)
+        return f"every {self.interval} step{'s' * (self.interval > 1)}, {milliseconds:.1f} ms each"
 
     def _update(self, now: float) -> None:
         if self._every != "auto":

@@ -1,0 +1,26 @@
+"""Where a thread is."""
+
+import threading
+import time
+
+from onecurve.launch.position import line_of
+
+
+def wait_here(entered: threading.Event, leave: threading.Event) -> None:
+    entered.set()
+    while not leave.is_set():
+        time.sleep(0.01)
+
+
+def test_the_line_of_a_thread_and_its_function_are_named() -> None:
+    entered, leave = threading.Event(), threading.Event()
+    thread = threading.Thread(target=wait_here, args=(entered, leave))
+    thread.start()
+    entered.wait()
+    assert thread.ident is not None
+    text = line_of(thread.ident)
+    leave.set()
+    thread.join()
+    assert text.startswith(("test_position.py:", "threading.py:"))
+    assert " in " in text
+    assert line_of(-1) == ""
