@@ -157,6 +157,20 @@ def test_a_host_that_is_killed_is_replaced_by_another_one(start, tmp_path: Path)
     assert weights[0] == weights[1]
 
 
+def test_the_loss_of_the_leading_host_ends_the_run_which_can_be_started_again(start, tmp_path: Path) -> None:
+    arguments = ("slow=0.02", "epochs=12", "every=4", "--out", "a")
+    hosts = start(arguments, arguments)
+    wait_for_steps(tmp_path / "a", 8, rank=1)
+    follower = _follower(hosts, tmp_path)
+    next(host for host in hosts if host is not follower).process.kill()
+    status, output = follower.end()
+    assert status == 75, output
+    assert "started again, the run continues from its newest checkpoint" in output
+    ends = [host.end() for host in start(arguments, arguments)]
+    assert_statuses(ends, 0, 0)
+    assert any("resumed  from step " in text and "done: 96 of 96 steps" in text for _, text in ends)
+
+
 def test_a_signal_to_one_host_stops_and_saves_the_run_on_all(start, tmp_path: Path) -> None:
     hosts = start(*(("slow=0.05", "epochs=1000", "--out", "a") for _ in range(2)))
     wait_for_steps(tmp_path / "a", 2, rank=1)

@@ -7,7 +7,9 @@ import pytest
 from harness import BENCHMARKS, python
 
 
-@pytest.mark.parametrize(("scenario", "count"), [("kill", 2), ("stop", 1), ("generations", 10)])
+@pytest.mark.parametrize(
+    ("scenario", "count"), [("kill", 2), ("stop", 1), pytest.param("generations", 10, marks=pytest.mark.slow)]
+)
 def test_a_short_form_of_chaos(scenario: str, count: int) -> None:
     done = python(str(BENCHMARKS / "chaos.py"), scenario, "--count", str(count), "--json")
     assert done.returncode == 0, done.stderr

@@ -33,18 +33,24 @@ class MemoryStore:
 
     def name(self) -> str:
         """Return the name of the checkpoint that the snapshot is."""
-        root = load_hashed(Root, self._snapshot_of(0).texts()[0], f"{self.where}/{ROOT}")
+        root = load_hashed(Root, self._of(0).texts()[0], f"{self.where}/{ROOT}")
         return name_of(root.point.step, root.token)
 
     def read(self, _: str, file: str, limit: int) -> bytes:
-        texts = self._snapshot_of(0 if file == ROOT else rank_of(file)).texts()
+        texts = self._of(0 if file == ROOT else rank_of(file)).texts()
         content = texts[0] if file == ROOT else texts[1]
         if len(content) > limit:
             raise CorruptedError(f"{self.where}/{file}: {len(content)} bytes, must be at most {limit}")
         return content
 
     def open(self, _: str, file: str) -> StoredFile:
-        return _OpenSnapshot(self._snapshot_of(rank_of(file)))
+        return _OpenSnapshot(self._of(rank_of(file)))
+
+    def _of(self, rank: int) -> RankSnapshot:
+        try:
+            return self._snapshot_of(rank)
+        except (LookupError, OSError) as error:  # a host is lost meanwhile: an earlier checkpoint may be readable
+            raise CorruptedError(f"{self.where}: {error}") from None
 
 
 class _OpenSnapshot:
@@ -55,7 +61,10 @@ class _OpenSnapshot:
         self.size = snapshot.size
 
     def read(self, begin: int, size: int) -> bytearray:
-        return self._snapshot.read(begin, size)
+        try:
+            return self._snapshot.read(begin, size)
+        except OSError as error:
+            raise CorruptedError(f"memory: {error}") from None
 
     def close(self) -> None:
         pass

@@ -101,6 +101,7 @@ class KeptSnapshots:
 class HostReport:
     """How the ranks of a host ended a generation."""
 
+    generation: int
     result: str | None = None
     """What rank 0 returned, on its host; None on other hosts, and if the ranks did not end well."""
     failures: tuple[RankFailure, ...] = ()

@@ -68,6 +68,7 @@ class Leader:
 
     def __enter__(self) -> Self:
         self._follow(self._keys.hosts, self._on_host)
+        self._follow(self._keys.reports, self._on_report)
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
@@ -159,7 +160,6 @@ class Leader:
             await self._raise_when_stopped()
         self._generation += 1
         self._reports.clear()
-        self._follow(self._keys.reports(self._generation), self._on_report)
         async with served_store(self._members[self.host].address) as store:
             generation = Generation(
                 number=self._generation,
@@ -256,7 +256,9 @@ class Leader:
 
     def _on_report(self, host: str, change: Change) -> None:
         if change.value is not None:
-            self._reports[host] = from_json(HostReport, change.value.encode(), f"report of host {host}")
+            report = from_json(HostReport, change.value.encode(), f"report of host {host}")
+            if report.generation == self._generation:
+                self._reports[host] = report
 
     def _turn_away(self, host: str, seconds: float = 0.0) -> None:
         """Refuse a host that the run does not need, after some seconds."""

@@ -9,7 +9,7 @@ from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.lease import Lease
 from onecurve.coordination.watch import Watch
 from onecurve.describe.convert import from_json, to_json
-from onecurve.describe.errors import OnecurveError, SignalName
+from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.host import HostAssignment, HostRegistration, HostReport, RunEnd
 from onecurve.launch.event_loop import first_to_end
 from onecurve.launch.host_ranks import HostRanks, RanksFailedError
@@ -123,9 +123,7 @@ class Member:
                     raise OnecurveError(assigned.refusal)
                 self._is_assigned = True
                 report = await self._run(assigned, request(assigned), say)
-                assert assigned.generation is not None
-                key = f"{self._keys.reports(assigned.generation.number)}{self.host}"
-                await self._coordination.put(key, to_json(report), self._lease)
+                await self._coordination.put(f"{self._keys.reports}{self.host}", to_json(report), self._lease)
         raise OnecurveError("the connection to the other hosts was closed")
 
     async def _run(self, assigned: HostAssignment, request: str, say: Callable[[str], None]) -> HostReport:
@@ -153,6 +151,7 @@ class Member:
                 await self.declare_broken(number)
             await ranks.leave(number)
             return HostReport(
+                generation=number,
                 failures=tuple(ranks.failures),
                 step=ranks.step,
                 facts_known=ranks.facts_known,
@@ -161,7 +160,7 @@ class Member:
         finally:
             if sender is not None:
                 sender.close()
-        return HostReport(result=results[0] if assigned.first_rank == 0 else None)
+        return HostReport(generation=number, result=results[0] if assigned.first_rank == 0 else None)
 
     async def _note_broken(self, generation: int) -> None:
         async with self._broken:
@@ -183,7 +182,8 @@ class Member:
 
     async def _notice_loss(self) -> NoReturn:
         await self._lease.lost.wait()
-        raise OnecurveError(f"host {self._registration.name} has lost the connection to the other hosts of the run")
+        name = self._registration.name
+        raise _start_again(f"host {name} has lost the connection to the other hosts of the run")
 
     async def _notice_leader_loss(self) -> RunEnd:
         """Wait until the leader has gone; return how the run ended, if it has said it."""
@@ -196,4 +196,9 @@ class Member:
                 break
             is_first = False
         error = "the host that led the run is lost: it no longer answers, or onecurve was killed there"
-        raise OnecurveError(error) if self._is_assigned else RunOverError(error)
+        raise _start_again(error) if self._is_assigned else RunOverError(error)
+
+
+def _start_again(reason: str) -> InterruptError:
+    """The error of a host that is well, but cannot go on alone; its exit status is 75."""
+    return InterruptError(f"{reason}; started again, the run continues from its newest checkpoint", "SIGTERM")

@@ -21,9 +21,10 @@ class RunKeys:
         """Begins the registrations of the hosts."""
         return f"{self.run}/hosts/"
 
-    def reports(self, generation: int) -> str:
-        """Begins the reports of the hosts about a generation."""
-        return f"{self.run}/reports/{generation}/"
+    @property
+    def reports(self) -> str:
+        """Begins the reports of the hosts, each about its newest generation."""
+        return f"{self.run}/reports/"
 
     def assignment(self, host: str) -> str:
         return f"{self.run}/assignments/{host}"

@@ -32,7 +32,7 @@ class SnapshotSource:
             self._store.set(f"snapshot/{rank}", self._assignment.keeper)
 
     def __call__(self, rank: int) -> SnapshotMemory | RemoteSnapshot:
-        """Return the snapshot of a rank."""
+        """Return the snapshot of a rank. Raises LookupError or OSError if no host has it."""
         if rank in self._here:
             return self._here[rank]
         if rank not in self._elsewhere:
@@ -47,9 +47,10 @@ class SnapshotSource:
 
     def _connect(self, rank: int) -> RemoteSnapshot:
         generation = self._assignment.generation
-        assert self._store is not None
         assert generation.interruption is not None
         assert generation.interruption.snapshot is not None
+        if self._store is None or generation.hosts == 1:
+            raise LookupError(f"the snapshot of rank {rank} is not on this host")
         host, _, port = self._store.get(f"snapshot/{rank}").decode().rpartition(":")
         key = bytes.fromhex(generation.store.key)
         return RemoteSnapshot(host, int(port), key, generation.interruption.snapshot, rank)

@@ -113,6 +113,7 @@ class Checkpoints:
         self._last_save = time.monotonic()
         self._events: list[SaveEvent] = []
         self._asked_step = 0
+        self._snapshots_failed = False
         self.begun_step = -1
         """Steps done at the newest save, which may still be running."""
 
@@ -237,13 +238,19 @@ class Checkpoints:
         return self._schedule is not None and self._schedule.due() and self._world.rank == 0
 
     def snapshot_blocked(self) -> bool:
-        """True if the memory for the next snapshot is still being written to a checkpoint."""
-        return self._saver.is_blocked
+        """True if this rank cannot take the next snapshot: its memory is still in use, or an earlier one has failed."""
+        return self._snapshots_failed or self._saver.is_blocked
 
     def snapshot(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
-        """Copy to memory that outlives this rank."""
+        """Copy to memory that outlives this rank. A failure is a warning, and the last attempt of all ranks."""
         begin = time.perf_counter()
-        self._saver.snapshot(local_tensors(), optimizer_state, _save_point(state))
+        try:
+            self._saver.snapshot(local_tensors(), optimizer_state, _save_point(state))
+        except (OSError, OnecurveError) as error:
+            self._snapshots_failed = True
+            self._events.append(
+                SaveEvent("warning", f"no further snapshots are taken in memory ({error}); checkpoints are still saved")
+            )
         if self._schedule is not None:
             self._schedule.taken(time.perf_counter() - begin)
             if news := self._schedule.news():
