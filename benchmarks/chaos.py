@@ -77,10 +77,10 @@ class Lab:
         self._count = 0
         self._weights: dict[str, bytes] = {}
 
-    def start(self, plan: str, steps: int = _STEPS, command: Sequence[str] = ()) -> WatchedRun:
+    def start(self, plan: str, steps: int = _STEPS) -> WatchedRun:
         self._count += 1
         options = (*_JOB, f"steps={steps}", "--no-check", "--plan", plan)
-        return WatchedRun(_GPT, self._folder / f"run-{self._count}", *options, command=command)
+        return WatchedRun(_GPT, self._folder / f"run-{self._count}", *options)
 
     def weights(self, plan: str) -> bytes:
         """The weights of an uninterrupted run."""
@@ -158,7 +158,7 @@ def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Names
             (victim,) = (pid for pid in run.ranks() if pid != survivor)
             say(f"{generation}/{chosen.count}: {after - killed:.2f} s, {resources[-1]}")
         run.process.send_signal(signal.SIGTERM)
-        found.runs, found.finished = 1, run.end() == 75
+        found.runs, found.finished = 1, int(run.end() == 75)
     first, last = resources[2 : 2 + _SAMPLES], resources[-_SAMPLES:]
     # Batches on their way from the loader take descriptors too, so the least of several counts.
     found.more["same_resources"] = [min(column) for column in zip(*first, strict=True)][:2] == [
@@ -193,7 +193,7 @@ def storm(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespac
         steps = {record["step"]: record for record in run.records() if record["kind"] == "step"}
         wall = time.time() - begin
         run.process.send_signal(signal.SIGTERM)
-        found.runs, found.finished = 1, run.end() == 75
+        found.runs, found.finished = 1, int(run.end() == 75)
         counted = sum(sum(record["seconds"].values()) for step, record in steps.items() if step > 1)
         found.more["effective_time"] = counted / wall
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ Record = dict[str, Any]
 class WatchedRun:
     """`onecurve run` in a process group of its own."""
 
-    def __init__(self, script: Path, folder: Path, *options: str, command: Sequence[str] = ()) -> None:
-        """`command`: what starts the run; default: `onecurve run`."""
+    def __init__(self, script: Path, folder: Path, *options: str) -> None:
         self.folder = folder
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is read when the run has ended
-        start = [*(command or [sys.executable, "-m", "onecurve", "run"]), str(script), "--out", str(folder), *options]
+        start = [sys.executable, "-m", "onecurve", "run", str(script), "--out", str(folder), *options]
         self.started = time.time()
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
@@ -47,9 +45,6 @@ class WatchedRun:
                 self._read += sum(len(line) + 1 for line in lines[:-1])
                 self._records += [json.loads(line) for line in lines[:-1]]
         return self._records
-
-    def generation(self) -> int:
-        return max((record.get("generation", 1) for record in self.records()), default=0)
 
     def steps(self, generation: int) -> list[int]:
         """Steps that a generation has done."""

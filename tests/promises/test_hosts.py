@@ -20,8 +20,8 @@ PLAN = "replicate2 mb4"
 class Host:
     """One keeper, started as on a host of its own."""
 
-    def __init__(self, name: str, folder: Path, *arguments: str, plan: str = PLAN) -> None:
-        command = [sys.executable, "-m", "onecurve", "run", SMALL, *arguments, "--plan", plan, "--hosts", "2"]
+    def __init__(self, name: str, folder: Path, *arguments: str, plan: str = PLAN, hosts: str = "2") -> None:
+        command = [sys.executable, "-m", "onecurve", "run", SMALL, *arguments, "--plan", plan, "--hosts", hosts]
         environment = {**os.environ, "SLURMD_NODENAME": name, "OMP_NUM_THREADS": "1"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         self.process = subprocess.Popen(command, cwd=folder, env=environment, **pipes)
@@ -34,17 +34,18 @@ class Host:
 
 @pytest.fixture
 def start(tmp_path: Path):
-    hosts: list[Host] = []
+    all_started: list[Host] = []
 
-    def start_hosts(*arguments_of_each: Sequence[str], plan: str = PLAN) -> list[Host]:
+    def start_hosts(*arguments_of_each: Sequence[str], plan: str = PLAN, hosts: str = "2") -> list[Host]:
         started = [
-            Host(f"h{len(hosts) + n}", tmp_path, *arguments, plan=plan) for n, arguments in enumerate(arguments_of_each)
+            Host(f"h{len(all_started) + n}", tmp_path, *arguments, plan=plan, hosts=hosts)
+            for n, arguments in enumerate(arguments_of_each)
         ]
-        hosts.extend(started)
+        all_started.extend(started)
         return started
 
     yield start_hosts
-    for host in hosts:
+    for host in all_started:
         host.process.kill()
         host.process.wait()
 
@@ -139,19 +140,21 @@ def test_another_key_is_refused(start, tmp_path: Path) -> None:
     assert "127.0.0.1:29614" in output
 
 
-def test_a_host_that_is_killed_is_replaced_by_another_one(start, tmp_path: Path) -> None:
-    arguments = ("slow=0.02", "epochs=12", "--out", "a")
-    hosts = start(arguments, arguments)
+@pytest.mark.parametrize("hosts", ["2", "1:2"])
+def test_a_run_goes_on_when_a_host_is_killed(hosts: str, start, tmp_path: Path) -> None:
+    """Another host takes its place, or the hosts that are left are enough. Either way the weights are the same."""
+    arguments = ("slow=0.02", "epochs=24", "--out", "a")
+    started = start(arguments, arguments, hosts=hosts)
     wait_for_steps(tmp_path / "a", 4, rank=1)
-    follower = _follower(hosts, tmp_path)
+    follower = _follower(started, tmp_path)
     follower.process.kill()
-    (late,) = start(arguments)
-    ends = [host.end() for host in (*hosts, late) if host is not follower]
-    assert_statuses(ends, 0, 0)
-    leader = next(output for _, output in ends if "done: 96 of 96 steps" in output)
-    assert re.search(r"lost host h\d; waiting for another host", leader)
+    late = start(arguments, hosts=hosts) if hosts == "2" else []
+    ends = [host.end() for host in (*started, *late) if host is not follower]
+    assert_statuses(ends, *[0] * len(ends))
+    leader = next(output for _, output in ends if "done: 192 of 192 steps" in output)
+    assert ("waiting for another host" in leader) == (hosts == "2")
     assert re.search(r"lost host h\d at step \d+; going on from \d+ as replicate2 mb4", leader)
-    one = onecurve("run", SMALL, "epochs=12", "--plan", PLAN, "--out", "one", cwd=tmp_path, OMP_NUM_THREADS="1")
+    one = onecurve("run", SMALL, "epochs=24", "--plan", PLAN, "--out", "one", cwd=tmp_path, OMP_NUM_THREADS="1")
     assert one.returncode == 0, one.stderr
     weights = [(tmp_path / out / "weights.safetensors").read_bytes() for out in ("one", "a")]
     assert weights[0] == weights[1]

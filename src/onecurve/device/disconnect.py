@@ -7,6 +7,7 @@ an error of its sockets makes its collectives raise.
 import os
 import socket
 import struct
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -87,9 +88,9 @@ def _remote_of(connection: socket.socket) -> bytes | None:
         words = line.split()
         if words[9] == inode:
             digits, port = words[2].split(":")
-            numbers = bytes.fromhex(digits)
             # The table shows an address as 32-bit numbers of the machine.
-            address = b"".join(numbers[at : at + 4][::-1] for at in range(0, len(numbers), 4))
+            numbers = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+            address = b"".join(number.to_bytes(4, sys.byteorder) for number in numbers)
             head = struct.pack("=H", connection.family) + struct.pack("!H", int(port, 16))
             return head + (b"" if is_v4 else bytes(4)) + address
     return None

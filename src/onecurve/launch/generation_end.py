@@ -1,7 +1,7 @@
 """How a generation ended, as its leader knows it."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onecurve.describe.assignment import RankFailure
@@ -15,31 +15,33 @@ from onecurve.launch.failure import first_failure, is_cause
 class GenerationEnd:
     """What the hosts have reported, and which hosts are lost."""
 
-    reports: Mapping[str, HostReport]
-    """By the name of the host."""
-    lost: Mapping[str, float]
-    """Host that is lost → when that was noticed, in seconds since the epoch."""
+    reports: Sequence[tuple[str, HostReport]]
+    """Name of a host, and what it has reported. Several hosts may have the same name."""
+    lost: Sequence[str] = ()
+    """Names of the hosts that are lost."""
+    broken_at: float = 0.0
+    """When the leader learned that the generation cannot go on, in seconds since the epoch; 0 if it could."""
 
     @property
     def result(self) -> str | None:
         """What rank 0 returned; None if the generation could not end."""
         if self.lost or self.failures:
             return None
-        return next((report.result for report in self.reports.values() if report.result is not None), None)
+        return next((report.result for _, report in self.reports if report.result is not None), None)
 
     @property
     def failures(self) -> list[RankFailure]:
-        return [failure for report in self.reports.values() for failure in report.failures]
+        return [failure for _, report in self.reports for failure in report.failures]
 
     @property
     def step(self) -> int:
         """Steps that were done."""
-        return max((report.step for report in self.reports.values()), default=0)
+        return max((report.step for _, report in self.reports), default=0)
 
     @property
     def facts_known(self) -> bool:
         """True if a rank lives that knows the `JobFacts`."""
-        return any(report.facts_known for report in self.reports.values())
+        return any(report.facts_known for _, report in self.reports)
 
     def newest_snapshot(self, sizes: Mapping[int, int]) -> SnapshotPoint | None:
         """The newest snapshot that all ranks of a generation have completed. `sizes`: ranks of each generation."""
@@ -52,28 +54,22 @@ class GenerationEnd:
 
     def _complete_steps(self, generation: int, size: int) -> set[int]:
         found: dict[int, set[int]] = {}
-        for report in self.reports.values():
+        for _, report in self.reports:
             for kept in report.snapshots:
                 if kept.generation == generation:
                     found.setdefault(kept.rank, set()).update(kept.steps)
         return set.intersection(*found.values()) if len(found) == size else set()
-
-    @property
-    def time(self) -> float:
-        """When it became known that the generation cannot go on, in seconds since the epoch."""
-        return min([failure.time for failure in self.failures] + list(self.lost.values()))
 
     def error(self) -> OnecurveError:
         """The cause, as the error that ends the run."""
         causes = [failure for failure in self.failures if is_cause(failure)]
         if causes or not self.lost:
             return first_failure(causes or self.failures)
-        name = next(iter(self.lost))
-        return OnecurveError(f"host {name} is lost: it no longer answers, or onecurve was killed there")
+        return OnecurveError(f"host {self.lost[0]} is lost: it no longer answers, or onecurve was killed there")
 
     def why(self) -> str:
         """The cause, for one line: `lost rank 2 on h1 (SIGKILL)`."""
-        causes = [(host, failure) for host, report in self.reports.items() for failure in report.failures]
+        causes = [(host, failure) for host, report in self.reports for failure in report.failures]
         own = [(host, failure) for host, failure in causes if is_cause(failure)]
         if own:
             return "lost " + ", ".join(f"rank {failure.rank} on {host} ({_ending(failure)})" for host, failure in own)

@@ -1,7 +1,6 @@
 """The leader of a run: waits for the hosts, has generations run on them, and tells all how the run ended."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -204,16 +203,18 @@ class Leader:
     async def _wait_for_reports(self, placement: Placement) -> GenerationEnd:
         """Wait until all hosts have ended the generation, or are lost."""
         hosts = [host for host, _ in placement]
-        lost_at = dict[str, float]()
-        while len(self._reports) + len(lost_at) < len(hosts):
+        lost: list[str] = []
+        while any(host not in self._reports and host not in lost for host in hosts):
             await self._change()
-            for host in hosts:
-                if host not in self._registrations and host not in self._reports and host not in lost_at:
-                    lost_at[host] = time.time()
-                    await self._member.declare_broken(self._generation)
+            gone = [host for host in hosts if host not in self._registrations and host not in self._reports]
+            if len(gone) > len(lost):
+                lost = gone
+                await self._member.declare_broken(self._generation)
+        names = {host: self._members[host].name for host in hosts}
         return GenerationEnd(
-            reports={self._members[host].name: report for host, report in self._reports.items()},
-            lost={self._members[host].name: when for host, when in lost_at.items()},
+            reports=[(names[host], self._reports[host]) for host in hosts if host in self._reports],
+            lost=[names[host] for host in lost if host not in self._reports],
+            broken_at=self._member.broken_at,
         )
 
     async def _change_within(self, seconds: float | None) -> bool:

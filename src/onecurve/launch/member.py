@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
@@ -54,6 +55,8 @@ class Member:
         self._broken = asyncio.Condition()
         self._broken_generation = 0
         """The newest generation that all hosts were told to leave."""
+        self.broken_at = 0.0
+        """When this host was told, in seconds since the epoch."""
         self.stopped: asyncio.Future[SignalName] = asyncio.get_running_loop().create_future()
         """Done when a host of the run has received a signal, which is the result."""
 
@@ -92,6 +95,7 @@ class Member:
 
     async def declare_broken(self, generation: int) -> None:
         """Have the ranks of all hosts leave a generation, because it cannot go on."""
+        await self._note_broken(generation)
         await self._coordination.put(self._keys.leave, str(generation), self._lease)
 
     async def _heed(self, notices: Watch, is_leader: bool) -> RunEnd:
@@ -163,8 +167,10 @@ class Member:
         return HostReport(generation=number, result=results[0] if assigned.first_rank == 0 else None)
 
     async def _note_broken(self, generation: int) -> None:
+        if generation <= self._broken_generation:  # several hosts say so
+            return
         async with self._broken:
-            self._broken_generation = max(self._broken_generation, generation)
+            self._broken_generation, self.broken_at = generation, time.time()
             self._broken.notify_all()
 
     async def _raise_when_broken(self, generation: int) -> NoReturn:

@@ -75,8 +75,8 @@ async def lead(leader: Leader, work: str, count: HostRange, choose: Choose) -> s
         interruption = Interruption(
             why=end.why(),
             step=step,
-            time=end.time,
-            seconds={"leave": left - end.time, "agree": time.time() - left},
+            time=end.broken_at,
+            seconds={"leave": left - end.broken_at, "agree": time.time() - left},
             facts_known=end.facts_known,
             plan_changed=crew.plan != plan,
             snapshot=end.newest_snapshot(sizes),

@@ -53,8 +53,6 @@ from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
 
-_NO_INTERRUPTION = Interruption(why="", step=0, time=0.0)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
@@ -108,18 +106,18 @@ class RunBuilder:
         """
         try:
             plan = plan or default_plan(self._job.global_batch, world.size)
-            return self._build(plan, world, lock, interruption or _NO_INTERRUPTION, kept)
+            return self._build(plan, world, lock, interruption, kept)
         except BaseException:
             if lock is not None:
                 lock.release()
             raise
 
     def _build(
-        self, plan: Plan, world: World, lock: RunLock | None, interruption: Interruption, kept: KeptMemory | None
+        self, plan: Plan, world: World, lock: RunLock | None, interruption: Interruption | None, kept: KeptMemory | None
     ) -> Run:
         job, settings = self._job, self._settings
         watch = Stopwatch("build")
-        is_first = not interruption.facts_known  # the first generation that gets ready
+        knows_facts = interruption is not None and interruption.facts_known
         device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
         cluster = local_cluster()
         self._refuse_unsuitable(plan, world, cluster)
@@ -137,23 +135,24 @@ class RunBuilder:
         )
 
         with watch.measure("form"):
-            resolved = self._resolve(plan, process, deferred, world, device, interruption)
+            is_resolved = interruption is not None and knows_facts and not interruption.plan_changed
+            resolved = self._resolve(plan, process, deferred, world, device, knows_facts, is_resolved)
         mesh = make_mesh(plan.mesh, world.rank, device.kind)
         checkpoints = None
         if settings.out is not None and job.save is not None:
             checkpoints = Checkpoints(
                 job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change, kept
             )
-        if not is_first and not settings.manual and checkpoints is not None and checkpoints.exist():
+        if knows_facts and not settings.manual and checkpoints is not None and checkpoints.exist():
             deferred = replace(deferred, is_filled_later=True)
         assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints)
-        if is_first:
+        if not knows_facts:
             _try_metrics(assembly, process.loaders)
         refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
         # Everything is known to work. Only now may an earlier run's checkpoints be removed.
         with watch.measure("load"):
-            resumed = _resume(checkpoints, assembly.part, settings.fresh and is_first)
+            resumed = _resume(checkpoints, assembly.part, settings.fresh and not knows_facts)
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
@@ -193,16 +192,20 @@ class RunBuilder:
         deferred: DeferredModel,
         world: World,
         device: Device,
-        interruption: Interruption,
+        knows_facts: bool,
+        is_resolved: bool,
     ) -> ResolvedPlan:
-        """Join the world; return the resolved plan, derived by the first rank, or known since an earlier generation."""
-        if interruption.facts_known and not interruption.plan_changed:
+        """Join the world; return the resolved plan, derived by the first rank, or known since an earlier generation.
+
+        `knows_facts`, `is_resolved`: a rank knows the `JobFacts`, and they are about this plan.
+        """
+        if is_resolved:
             world.join(device)
             facts = share_facts(self._facts, world)
             process.know(facts)
             return facts.resolved
         agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
-        process.know(share_facts(self._facts, world) if interruption.facts_known else None)
+        process.know(share_facts(self._facts, world) if knows_facts else None)
         if self._settings.proof is not None and agenda.proof is not None:  # now, while memory is free
             self._settings.proof.prove(agenda.proof, self._job, process.data, device, world)
         return agenda.resolved
