@@ -31,11 +31,12 @@ MAY_IMPORT = {
     "checkpoint": {"describe", "device"},
     "prove": {"describe", "device"},
     "launch": {"describe", "device", "coordination"},
+    "hosts": {"describe", "device", "coordination", "launch"},
     "coordination": {"describe"},
     "runs": {"describe", "checkpoint"},
     "planner": PLANNER,
     "runtime": RUNTIME,
-    "verbs": {*RUNTIME, "runtime", "prove", "launch", "report"},
+    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report"},
     "cli": {"verbs", "describe", "report"},
 }
 LIBRARIES = {
@@ -53,6 +54,7 @@ LIBRARIES = {
     "checkpoint": {"torch", "numpy", "safetensors", "fsspec", "xxhash", "torchao"},
     "prove": {"torch", "safetensors", "numpy"},
     "launch": {"torch"},
+    "hosts": set(),
     "coordination": {"msgspec"},
     "runs": set(),
     "planner": {"torch"},

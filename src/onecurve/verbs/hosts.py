@@ -9,11 +9,11 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration
 from onecurve.describe.requests import RegistrationRequest
 from onecurve.device.environment import LauncherTask, is_rank_of_launcher, is_rank_of_torchrun
+from onecurve.hosts.keeper import Keeper, KeptRun, host_name, result_of
+from onecurve.hosts.leader import Leader
+from onecurve.hosts.rendezvous import Alone, Rendezvous
 from onecurve.launch.event_loop import run_to_end
-from onecurve.launch.keeper import Keeper, KeptRun, host_name, result_of
-from onecurve.launch.leader import Leader
 from onecurve.launch.local import LocalRanks
-from onecurve.launch.rendezvous import Alone, Rendezvous
 
 
 @dataclass(frozen=True)

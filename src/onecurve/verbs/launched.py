@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onecurve.device.environment import LauncherTask, is_rank_of_torchrun
 from onecurve.device.world import World
-from onecurve.launch.rank_meeting import rank_meeting
+from onecurve.hosts.rank_meeting import rank_meeting
 from onecurve.launch.rank_store import store_of
 
 

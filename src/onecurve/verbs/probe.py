@@ -8,7 +8,7 @@ from onecurve.describe.convert import from_json, to_json, write_toml
 from onecurve.describe.errors import InterruptError
 from onecurve.describe.requests import ProbeRequest, RegistrationRequest
 from onecurve.device.environment import is_rank_of_launcher
-from onecurve.launch.leader import Leader
+from onecurve.hosts.leader import Leader
 from onecurve.launch.local import LocalRanks
 from onecurve.verbs.hosts import Hosts, joined_hosts
 from onecurve.verbs.program import PROGRAM

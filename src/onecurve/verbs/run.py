@@ -19,10 +19,10 @@ from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
+from onecurve.hosts.recovery import Crew, lead
+from onecurve.hosts.rendezvous import Alone
 from onecurve.job.script_path import Script, script_path
 from onecurve.launch.local import LocalRanks
-from onecurve.launch.recovery import Crew, lead
-from onecurve.launch.rendezvous import Alone
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose

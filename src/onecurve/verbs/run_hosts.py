@@ -13,9 +13,9 @@ from onecurve.describe.host import HostAssignment, HostRegistration
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import PlanRequest, RegistrationRequest, RunRequest
 from onecurve.describe.summary import RunSummary
-from onecurve.launch.leader import Leader
+from onecurve.hosts.leader import Leader
+from onecurve.hosts.recovery import Crew, lead
 from onecurve.launch.local import LocalRanks
-from onecurve.launch.recovery import Crew, lead
 from onecurve.planner.joined_hosts import joined_cluster, known_link, remember_link, similar_first
 from onecurve.planner.plan_choice import ranks_for
 from onecurve.verbs.hosts import Hosts

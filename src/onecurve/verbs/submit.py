@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from onecurve.hosts.slurm import BatchFiles, follow, submit
 from onecurve.job.script_path import script_path
-from onecurve.launch.slurm import BatchFiles, follow, submit
 from onecurve.runs.folder import SLURM_LOG, SLURM_SCRIPT, SLURM_STARTED, SUMMARY, refuse_foreign_folder
 from onecurve.verbs.run import run_folder
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness import JOBS, python
 from onecurve.device.disconnect import disconnect
-from onecurve.launch.store_process import start_store
+from onecurve.hosts.store_process import start_store
 
 
 @pytest.fixture

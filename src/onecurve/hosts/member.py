@@ -12,12 +12,12 @@ from onecurve.coordination.watch import Watch
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.host import HostAssignment, HostRegistration, HostReport, RunEnd
+from onecurve.hosts.network import device_of
+from onecurve.hosts.run_keys import LEADER, RunKeys
+from onecurve.hosts.snapshot_server import SnapshotServer
 from onecurve.launch.event_loop import first_to_end
 from onecurve.launch.host_ranks import HostRanks, RanksFailedError
-from onecurve.launch.network import device_of
-from onecurve.launch.run_keys import LEADER, RunKeys
 from onecurve.launch.snapshot_sender import SnapshotSender
-from onecurve.launch.snapshot_server import SnapshotServer
 from onecurve.launch.snapshots import Snapshots
 from onecurve.launch.stop import STOP_SIGNALS
 from onecurve.launch.template_process import TemplateProcess

@@ -5,7 +5,7 @@ import signal
 from onecurve.describe.assignment import RankFailure
 from onecurve.describe.generation import SnapshotPoint
 from onecurve.describe.host import HostReport, KeptSnapshots
-from onecurve.launch.generation_end import GenerationEnd
+from onecurve.hosts.generation_end import GenerationEnd
 
 KILLED = RankFailure(rank=2, time=5.0, exit_status=-signal.SIGKILL)
 DISCONNECTED = RankFailure(rank=0, time=4.9, text="gloo: connection closed", lost_connection=True)

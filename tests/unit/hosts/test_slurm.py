@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from onecurve.launch.slurm import BatchFiles, batch_script
+from onecurve.hosts.slurm import BatchFiles, batch_script
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Serves the store of ranks that have no launcher of ours: a small process of the first rank.
 
-python -m onecurve.launch.store_process DESCRIPTOR PARENT < KEY
+python -m onecurve.hosts.store_process DESCRIPTOR PARENT < KEY
 """
 
 import asyncio

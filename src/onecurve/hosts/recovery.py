@@ -8,10 +8,10 @@ from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.generation import Interruption
 from onecurve.describe.host import HostRange, HostRegistration
 from onecurve.describe.plan import Plan
-from onecurve.launch.decision import FailureFacts, decide
+from onecurve.hosts.decision import FailureFacts, decide
+from onecurve.hosts.generation_end import GenerationEnd
+from onecurve.hosts.leader import Leader, Placement
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.generation_end import GenerationEnd
-from onecurve.launch.leader import Leader, Placement
 
 _WAIT_SECONDS = 600.0
 """How long a run waits for hosts that take the place of lost ones."""

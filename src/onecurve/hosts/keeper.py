@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from onecurve.coordination.lease import Lease
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.host import HostAssignment, HostRegistration, RunEnd
+from onecurve.hosts.leader import Leader, end_of
+from onecurve.hosts.member import Member, RunOverError
+from onecurve.hosts.rendezvous import Alone, Met, Rendezvous
+from onecurve.hosts.run_keys import LEADER, RunKeys
+from onecurve.hosts.snapshot_server import SnapshotServer, served_snapshots
 from onecurve.launch.event_loop import stop_signals
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.leader import Leader, end_of
-from onecurve.launch.member import Member, RunOverError
-from onecurve.launch.rendezvous import Alone, Met, Rendezvous
-from onecurve.launch.run_keys import LEADER, RunKeys
-from onecurve.launch.snapshot_server import SnapshotServer, served_snapshots
 from onecurve.launch.template_process import TemplateProcess
 
 _RETRY_SECONDS = 0.5

@@ -15,11 +15,11 @@ from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.generation import Generation, Interruption, StoreAddress
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd
 from onecurve.describe.plan import Plan
+from onecurve.hosts.generation_end import GenerationEnd
+from onecurve.hosts.member import Member
+from onecurve.hosts.run_keys import RunKeys
 from onecurve.launch.event_loop import first_to_end
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.generation_end import GenerationEnd
-from onecurve.launch.member import Member
-from onecurve.launch.run_keys import RunKeys
 from onecurve.launch.store import served_store
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from onecurve.describe.assignment import RankFailure
-from onecurve.launch.decision import FailureFacts, decide
+from onecurve.hosts.decision import FailureFacts, decide
 
 KILLED = RankFailure(rank=1, time=1.0, exit_status=-signal.SIGKILL)
 ABORTED = RankFailure(rank=2, time=1.0, exit_status=-signal.SIGABRT)
