@@ -29,7 +29,8 @@ def replicate(
     `find_unused`: some parameters may get no gradient. `compress_dtype`: the dtype in which gradients are sent, or None
     to send them in their own.
     """
-    ddp = DistributedDataParallel(
+    kind = DistributedDataParallel if find_unused else _DeterministicDDP
+    ddp = kind(
         module,
         process_group=group,
         forward_sync_buffers=False,  # synchronized batch norm keeps buffers equal; local batch norm lets them differ
@@ -40,6 +41,25 @@ def replicate(
     if compress_dtype is not None:
         ddp.register_comm_hook(group, _compress_hook(compress_dtype))
     return ddp
+
+
+class _DeterministicDDP(DistributedDataParallel):
+    """DDP that puts the same gradients into the same buckets in every step.
+
+    By default the first step has one bucket, and later ones have buckets in the order in which the gradients of the
+    first step were ready. With three or more ranks the order of a sum depends on the place in its bucket, so a run that
+    was resumed would not compute the same numbers as one that was not. Here the order is fixed from the start: that of
+    backward in a model whose modules are called in the order of their definition. With `find_unused_parameters` DDP
+    never changes its buckets.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.reducer._push_all_rebuilt_params()
+
+    def _build_params_for_reducer(self) -> tuple[list[nn.Parameter], list[bool]]:
+        parameters, expect_sparse_gradient = super()._build_params_for_reducer()  # type: ignore[no-untyped-call]
+        return parameters[::-1], expect_sparse_gradient[::-1]
 
 
 @refuse_fake_tensors()
