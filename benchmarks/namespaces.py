@@ -4,6 +4,7 @@ Each host is a network namespace on a common bridge, with a rate-limited link, o
 """
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,13 @@ class Host:
     """Index of the core that its processes are pinned to."""
     quota: float
     """Fraction of the core that its processes may use; 1 for no limit."""
+
+    def cut_off(self) -> None:
+        """Let nothing through to and from this host, silently."""
+        _run(f"ip link set {self.interface}b nomaster")
+
+    def reconnect(self) -> None:
+        _run(f"ip link set {self.interface}b master {_BRIDGE}", f"ip link set {self.interface}b up")
 
     def command(self, command: Sequence[str]) -> list[str]:
         """Return the command line that runs `command` on this host."""
@@ -77,9 +85,20 @@ def emulated_hosts(count: int, rate: str, quotas: Sequence[float]) -> Iterator[l
         _remove(hosts)
 
 
+def processes_of(host: Host) -> list[int]:
+    """Ids of the processes that run on a host."""
+    try:
+        return [int(pid) for pid in (_CGROUP / host.name / "cgroup.procs").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
 def _remove(hosts: Sequence[Host]) -> None:
     for host in hosts:
+        for pid in processes_of(host):
+            os.kill(pid, signal.SIGKILL)
         subprocess.run(["ip", "netns", "del", host.name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", f"{host.interface}b"], capture_output=True, check=False)
         _remove_cgroup(_CGROUP / host.name)
     subprocess.run(["ip", "link", "del", _BRIDGE], capture_output=True, check=False)
 

@@ -6,40 +6,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 _POLL_SECONDS = 0.005
-_TIMEOUT = 300.0
+PATIENCE = 300.0
+"""Seconds after which a run hangs."""
 
 Record = dict[str, Any]
 
 
-class WatchedRun:
-    """`onecurve run` in a process group of its own."""
+class Records:
+    """What rank 0 of a run has recorded so far."""
 
-    def __init__(self, script: Path, folder: Path, *options: str) -> None:
-        self.folder = folder
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is read when the run has ended
-        start = [sys.executable, "-m", "onecurve", "run", str(script), "--out", str(folder), *options]
-        self.started = time.time()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            start, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "records" / "rank-0.jsonl"
         self._read = 0
         self._records: list[Record] = []
 
-    def ranks(self) -> list[int]:
-        """Process ids of the ranks: the children of the template, which the keeper has started."""
-        templates = [pid for pid in children(self.process.pid) if "onecurve.launch.template" in command_of(pid)]
-        return [pid for template in templates for pid in children(template)]
-
-    def records(self) -> list[Record]:
-        """The records of rank 0 so far."""
-        path = self.folder / "records" / "rank-0.jsonl"
-        if path.exists():
-            with path.open("rb") as file:
+    def all(self) -> list[Record]:
+        if self._path.exists():
+            with self._path.open("rb") as file:
                 file.seek(self._read)
                 lines = file.read().split(b"\n")
                 self._read += sum(len(line) + 1 for line in lines[:-1])
@@ -49,14 +37,60 @@ class WatchedRun:
     def steps(self, generation: int) -> list[int]:
         """Steps that a generation has done."""
         return [
-            record["step"]
-            for record in self.records()
-            if record["kind"] == "step" and record["generation"] == generation
+            record["step"] for record in self.all() if record["kind"] == "step" and record["generation"] == generation
         ]
+
+    def intervals(self) -> list[int]:
+        """Steps between two snapshots, each time that it was told."""
+        return [int(record["text"].split()[1]) for record in self.all() if record.get("event") == "snapshots"]
+
+
+class WatchedRun:
+    """`onecurve run` in a process group of its own."""
+
+    def __init__(
+        self, script: Path, folder: Path, *options: str, launcher: Sequence[str] = (), group: Path | None = None
+    ) -> None:
+        """`launcher`: what starts it instead of this Python, for example torchrun. `group`: its control group."""
+        self.folder = folder
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is read when the run has ended
+        start = [*(launcher or [sys.executable]), "-m", "onecurve", "run", str(script), "--out", str(folder), *options]
+        self.started = time.time()
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CHAOS_FOLDER": str(folder)}
+        if group is not None:
+            start = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *start]
+        self.process = subprocess.Popen(
+            start, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self._records = Records(folder)
+
+    def ranks(self) -> list[int]:
+        """Process ids of the ranks: the children of the template, which the keeper has started. In the first generation
+        they are in the order of the ranks."""
+        templates = [pid for pid in children(self.process.pid) if "onecurve.launch.template" in command_of(pid)]
+        return [pid for template in templates for pid in children(template)]
+
+    def ask(self, rank: int, command: str) -> None:
+        """Have a rank do something, see chaos_job.py."""
+        part = self.folder / f"rank-{rank}.part"
+        part.write_text(command)
+        part.rename(self.folder / f"rank-{rank}")
+
+    def records(self) -> list[Record]:
+        """The records of rank 0 so far."""
+        return self._records.all()
+
+    def steps(self, generation: int) -> list[int]:
+        """Steps that a generation has done."""
+        return self._records.steps(generation)
+
+    def intervals(self) -> list[int]:
+        """Steps between two snapshots, each time that it was told."""
+        return self._records.intervals()
 
     def wait_for_step(self, generation: int, step: int) -> float | None:
         """Wait until a generation has done a step; return the time, or None if the run has ended before."""
-        deadline = time.time() + _TIMEOUT
+        deadline = time.time() + PATIENCE
         while time.time() < deadline:
             if any(done >= step for done in self.steps(generation)):
                 return time.time()
@@ -65,10 +99,14 @@ class WatchedRun:
             time.sleep(_POLL_SECONDS)
         return None
 
-    def end(self) -> int | None:
+    def record(self) -> Record:
+        """The record of the newest generation."""
+        return next(record for record in reversed(self.records()) if record["kind"] == "generation")
+
+    def end(self, seconds: float = PATIENCE) -> int | None:
         """Wait until the run has ended; return its exit status, or None if it hangs."""
         try:
-            return self.process.wait(_TIMEOUT)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             return None
 

@@ -31,6 +31,8 @@ class ProcessMesh:
     """The ranks that hold the same part of the model and process different samples."""
     pipeline_group: Group = None
     """The ranks that hold the pipeline stages through which the same samples pass."""
+    replica_group: Group = None
+    """The ranks that hold the same parameters: those along `replicate`."""
     peers: Group = None
     """The ranks that hold parts of the same parameters: all ranks except those of other pipeline stages."""
     shard_mesh: DeviceMesh | None = None
@@ -62,6 +64,11 @@ class ProcessMesh:
         tensor_axes = tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
         ignored = (*tensor_axes, _PIPELINE, REPLICATE)
         return not any(index for axis, index in self.mesh.coordinates(self.rank).items() if axis not in ignored)
+
+    @property
+    def replica_ranks(self) -> list[int]:
+        """The ranks of the replica group."""
+        return self.mesh.ranks_along(self.rank, REPLICATE)
 
     @property
     def replica(self) -> tuple[int, int]:
@@ -98,6 +105,7 @@ def make_mesh(mesh: Mesh, rank: int, device: str) -> ProcessMesh:
         group=mesh_group,
         data_group=groups.along(*_DATA_AXES),
         pipeline_group=pipeline_group,
+        replica_group=groups.along(REPLICATE),  # exists already: another axis beside it needs a device mesh
         peers=groups.along(*_DATA_AXES, TENSOR),
         shard_mesh=_submesh(device_mesh, _DATA_AXES),
         tensor_mesh=_submesh(device_mesh, (TENSOR,)),

@@ -40,5 +40,9 @@ class RankFailure:
     """True if the rank only lost the connection to another one, or was told to leave. Its process lives on."""
     is_hang: bool = False
     """True if the rank no longer answered, and was killed."""
+    is_out_of_memory: bool = False
+    """True if there was no memory left for the rank."""
+    is_corrupted: bool = False
+    """True if the rank's weights are not those of the other replicas."""
     exit_status: int = 1
     """The process's exit status; -n if signal n ended it."""

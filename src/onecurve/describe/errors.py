@@ -1,6 +1,7 @@
 """Errors that a user can fix. Their message names the thing, the value, the limit and the fix."""
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -34,6 +35,14 @@ class InterruptError(OnecurveError):
 
 class UserCodeError(OnecurveError):
     """The user's own code (a dataset, a loss, a constructor) raised. It is shown with the traceback of the cause."""
+
+
+class CorruptedReplicaError(OnecurveError):
+    """The weights of some ranks are not those of the other replicas."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        super().__init__("its weights are not those of the other replicas")
+        self.ranks = ranks
 
 
 def full_text(error: BaseException) -> str:

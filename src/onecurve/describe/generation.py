@@ -20,6 +20,8 @@ class SnapshotPoint:
     """A snapshot in the memory of keepers that all ranks of a generation have completed."""
 
     generation: int
+    ranks: int
+    """Number of ranks of that generation."""
     step: int
     """Steps that were done."""
 
@@ -38,6 +40,8 @@ class Interruption:
     """Seconds by cause so far: `detect`, `leave`, `agree`."""
     facts_known: bool = False
     """True if one of the living processes knows the `JobFacts`, and will tell the others."""
+    has_trained: bool = False
+    """True if the run has done a step in any of its generations; then it never starts over."""
     plan_changed: bool = False
     """True if this generation has another plan."""
     snapshot: SnapshotPoint | None = None

@@ -114,6 +114,59 @@ class HostReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankPosition:
+    """Where a rank is that makes no progress."""
+
+    rank: int
+    collectives: int
+    """Collectives that it has started, and sends and receives."""
+    common: int
+    """Of these, collectives that all ranks start equally often; 0 if there are none."""
+    waits: bool
+    """True if it is inside a function of torch that waits for other ranks."""
+    line: str
+    """`train.py:12 in forward`; empty if that is not known."""
+    longest_step: float
+    """Seconds of its longest step."""
+
+
+@dataclass(frozen=True)
+class HostStall:
+    """A host whose ranks all make no progress."""
+
+    generation: int
+    ranks: tuple[RankPosition, ...]
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """A rank that the others wait for most of the time."""
+
+    rank: int
+    speed: float
+    """Where the others have 1."""
+
+
+@dataclass(frozen=True)
+class SlowRanks:
+    """The slow ranks of a host."""
+
+    generation: int
+    ranks: tuple[SlowRank, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenUpRank:
+    """A rank that has taken too long."""
+
+    generation: int
+    rank: int
+    what: str
+    """What was seen of it."""
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnd:
     """How a run ended, on all hosts; the leader decides it."""
 

@@ -112,6 +112,11 @@ class Plan:
         return self.micro_batch * self.mesh.data
 
     @property
+    def shares(self) -> tuple[int, ...]:
+        """Samples of each data-parallel rank per round."""
+        return self.micro_batch if isinstance(self.micro_batch, tuple) else (self.micro_batch,) * self.mesh.data
+
+    @property
     def global_batch(self) -> int:
         """Samples per step, over all data-parallel ranks and rounds."""
         return self.round_size * self.rounds

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
+from onecurve.device.process_groups import BACKGROUND
 
 Group = dist.ProcessGroup | None
 """A process group, or None for a group of one rank."""
@@ -87,7 +88,7 @@ def new_host_group() -> Group:
     if not dist.is_initialized():
         return None
     with gloo_lazy_init(True):
-        group = dist.new_group(backend="gloo", timeout=timedelta(days=1))
+        group = dist.new_group(backend="gloo", timeout=timedelta(days=1), group_desc=BACKGROUND)
     assert isinstance(group, dist.ProcessGroup)
     connect_neighbours(group)
     return group

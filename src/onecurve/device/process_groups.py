@@ -9,6 +9,11 @@ from torch.distributed import distributed_c10d
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
 
+SENDING = "_sends"
+"""Ends the description of a group whose ranks also send and receive outside of collectives."""
+BACKGROUND = "background"
+"""Description of a group that a thread uses besides the one that trains."""
+
 
 def align_group_names() -> None:
     """Make the following `new_member_group` calls choose the same name on all members. Every rank must call it.
@@ -39,6 +44,7 @@ def new_member_group(ranks: Sequence[int], description: str, *, sends: bool = Fa
             "call it"
         )
     with gloo_lazy_init(not sends):
+        description += SENDING * sends
         group = dist.new_group(list(ranks), use_local_synchronization=True, group_desc=description)
     assert isinstance(group, dist.ProcessGroup)
     if not sends:

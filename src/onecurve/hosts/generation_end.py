@@ -21,6 +21,8 @@ class GenerationEnd:
     """Names of the hosts that are lost."""
     broken_at: float = 0.0
     """When the leader learned that the generation cannot go on, in seconds since the epoch; 0 if it could."""
+    regroup: str = ""
+    """Why the leader asked the ranks to hand over to the next generation; empty if it did not."""
 
     @property
     def result(self) -> str | None:
@@ -44,9 +46,10 @@ class GenerationEnd:
         return any(report.facts_known for _, report in self.reports)
 
     def newest_snapshot(self, sizes: Mapping[int, int]) -> SnapshotPoint | None:
-        """The newest snapshot that all ranks of a generation have completed. `sizes`: ranks of each generation."""
+        """The newest snapshot that all ranks of a generation have completed. `sizes`: numbers of ranks of the
+        generations that may have one."""
         points = [
-            SnapshotPoint(generation=generation, step=step)
+            SnapshotPoint(generation=generation, ranks=size, step=step)
             for generation, size in sizes.items()
             for step in self._complete_steps(generation, size)
         ]
@@ -75,11 +78,15 @@ class GenerationEnd:
             return "lost " + ", ".join(f"rank {failure.rank} on {host} ({_ending(failure)})" for host, failure in own)
         if self.lost:
             return f"lost host{'s' * (len(self.lost) > 1)} {', '.join(self.lost)}"
+        if self.regroup:
+            return self.regroup
         host, failure = min(causes, key=lambda cause: cause[1].time)
         return f"rank {failure.rank} on {host} lost its connections"
 
 
 def _ending(failure: RankFailure) -> str:
+    if failure.is_out_of_memory:
+        return "out of memory"
     if failure.text:
         return failure.text.splitlines()[-1]
     return signal.Signals(-failure.exit_status).name if failure.exit_status < 0 else f"status {failure.exit_status}"

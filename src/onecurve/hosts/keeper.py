@@ -5,7 +5,7 @@ import os
 import secrets
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 
 from onecurve.coordination.lease import Lease
@@ -119,10 +119,30 @@ class Keeper:
         self._member = member
         if not self.leads:
             self._run.say(f"joined the run in {met.place}; the leading host shows its progress")
-            return await member.take_part(self._run.request, self._run.say, None)
-        with Leader(coordination, lease, keys, member, met.place, self._run.say) as leader:
-            end = await member.take_part(self._run.request, self._run.say, lambda: _lead(leader, self._run.conduct))
-            await leader.wait_until_left()
+
+        with ExitStack() as stack:
+            leaders: list[Leader] = []
+
+            async def lead() -> RunEnd:
+                leader = Leader(coordination, lease, keys, member, met.place, self._run.say)
+                leaders.append(stack.enter_context(leader))
+                return await _lead(leader, self._run.conduct)
+
+            async def succeed() -> RunEnd | None:
+                self.leads = await coordination.create(LEADER, keys.run, lease)
+                if not self.leads:
+                    return None
+                self._run.say("the host that led the run is lost; this host leads it now")
+                return await lead()
+
+            end = await member.take_part(
+                self._run.request,
+                self._run.say,
+                lead=lead if self.leads else None,
+                succeed=succeed if met.may_lead else None,
+            )
+            for leader in leaders:
+                await leader.wait_until_left()
             return end
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NoReturn
 
 from onecurve.coordination.coordination import Coordination
@@ -11,8 +11,9 @@ from onecurve.coordination.lease import Lease
 from onecurve.coordination.watch import Watch
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
-from onecurve.describe.host import HostAssignment, HostRegistration, HostReport, RunEnd
+from onecurve.describe.host import GivenUpRank, HostAssignment, HostRegistration, HostReport, RunEnd
 from onecurve.hosts.network import device_of
+from onecurve.hosts.rank_notes import RankNotes
 from onecurve.hosts.run_keys import LEADER, RunKeys
 from onecurve.hosts.snapshot_server import SnapshotServer
 from onecurve.launch.event_loop import first_to_end
@@ -51,7 +52,9 @@ class Member:
         self.host = host
         self._registration, self._template = registration, template
         self._ranks: HostRanks | None = None
-        self._is_assigned = False
+        self._leads = False
+        self.assigned: HostAssignment | None = None
+        """The newest that this host was assigned; None if there is none."""
         self._broken = asyncio.Condition()
         self._broken_generation = 0
         """The newest generation that all hosts were told to leave."""
@@ -65,21 +68,25 @@ class Member:
         request: Callable[[HostAssignment], str],
         say: Callable[[str], None],
         lead: Callable[[], Awaitable[RunEnd]] | None,
+        succeed: Callable[[], Awaitable[RunEnd | None]] | None,
     ) -> RunEnd:
         """Do what the leader assigns until the run ends; return how it ended.
 
         `request`: makes the request for the ranks. `lead`: leads the run, if this host does, and returns how it ended.
+        `succeed`: tries to lead the run instead of a leader that is lost; returns None if another host does. None if no
+        host can: what the hosts agree on is lost with the leader.
         """
+        self._leads = lead is not None
         notices = await self._coordination.watch(self._keys.notices)
         if any(change.key == self._keys.end for change in await anext(notices)):
             raise RunOverError("an earlier run of this name has not ended completely")
         await self._coordination.put(f"{self._keys.hosts}{self.host}", to_json(self._registration), self._lease)
         try:
             end = await first_to_end(
-                self._heed(notices, is_leader=lead is not None),
+                self._heed(notices),
                 self._work(request, say),
                 self._notice_loss(),
-                lead() if lead is not None else self._notice_leader_loss(),
+                lead() if lead is not None else self._follow_leader(succeed),
             )
             if end.result is not None:
                 await self._dismiss()
@@ -98,7 +105,7 @@ class Member:
         await self._note_broken(generation)
         await self._coordination.put(self._keys.leave, str(generation), self._lease)
 
-    async def _heed(self, notices: Watch, is_leader: bool) -> RunEnd:
+    async def _heed(self, notices: Watch) -> RunEnd:
         """Pass a stop on to this host's ranks; return when the leader says how the run ended."""
         async for changes in notices:
             for change in changes:
@@ -112,7 +119,12 @@ class Member:
                         self._ranks.stop(name)
                 elif change.key == self._keys.leave:
                     await self._note_broken(int(change.value))
-                elif not is_leader:  # the leader knows it
+                elif change.key == self._keys.regroup:
+                    if self._ranks is not None:
+                        self._ranks.regroup(int(change.value))
+                elif change.key == self._keys.give_up:
+                    self._give_up(from_json(GivenUpRank, change.value.encode(), "a rank that is given up"))
+                elif not self._leads:  # the leader knows it
                     return from_json(RunEnd, change.value.encode(), "the end of the run")
         raise OnecurveError("the connection to the other hosts was closed")
 
@@ -125,7 +137,7 @@ class Member:
                 assigned = from_json(HostAssignment, change.value.encode(), "assignment")
                 if assigned.refusal:
                     raise OnecurveError(assigned.refusal)
-                self._is_assigned = True
+                self.assigned = assigned
                 report = await self._run(assigned, request(assigned), say)
                 await self._coordination.put(f"{self._keys.reports}{self.host}", to_json(report), self._lease)
         raise OnecurveError("the connection to the other hosts was closed")
@@ -149,7 +161,8 @@ class Member:
             sender = SnapshotSender(number, assigned.partner)
         assignments = assigned.of_ranks(device_of(self._registration.address), keeper)
         try:
-            results = await first_to_end(ranks.run(assignments, sender), self._raise_when_broken(number))
+            notes = RankNotes(self._coordination, self._lease, self._keys, self.host, number)
+            results = await first_to_end(ranks.run(assignments, sender, notes), self._raise_when_broken(number))
         except (RanksFailedError, _BrokenError) as error:
             if isinstance(error, RanksFailedError):
                 await self.declare_broken(number)
@@ -191,18 +204,42 @@ class Member:
         name = self._registration.name
         raise _start_again(f"host {name} has lost the connection to the other hosts of the run")
 
-    async def _notice_leader_loss(self) -> RunEnd:
-        """Wait until the leader has gone; return how the run ended, if it has said it."""
+    def _give_up(self, given_up: GivenUpRank) -> None:
+        generation = self.assigned.generation if self.assigned is not None else None
+        if self._ranks is not None and generation is not None and generation.number == given_up.generation:
+            self._ranks.give_up(given_up.rank, given_up.what, given_up.line)
+
+    async def _follow_leader(self, succeed: Callable[[], Awaitable[RunEnd | None]] | None) -> RunEnd:
+        """Wait until the leader is lost; then lead, unless another host does.
+
+        Returns how the run ended: a leader has said it, or this host has led it to its end.
+        """
+        async for leader in self._leaders():
+            if leader == self._keys.run:
+                continue
+            entry = await self._coordination.get(self._keys.end)
+            if entry is not None:
+                return from_json(RunEnd, entry.value.encode(), "the end of the run")
+            if leader is not None or succeed is None or self.assigned is None:  # another run, or nobody can go on
+                break
+            self._leads = True
+            end = await succeed()
+            if end is not None:
+                return end
+            self._leads = False
+        error = "the host that led the run is lost: it no longer answers, or onecurve was killed there"
+        raise _start_again(error) if self.assigned is not None else RunOverError(error)
+
+    async def _leaders(self) -> AsyncIterator[str | None]:
+        """The name of the run that is led now, and each time that changes; None if there is no leader."""
+        leader: str | None = None
         is_first = True
         async for changes in await self._coordination.watch(LEADER):
-            if any(change.value != self._keys.run for change in changes) or (is_first and not changes):
-                entry = await self._coordination.get(self._keys.end)
-                if entry is not None:
-                    return from_json(RunEnd, entry.value.encode(), "the end of the run")
-                break
+            for change in changes:
+                leader = change.value
+            if changes or is_first:
+                yield leader
             is_first = False
-        error = "the host that led the run is lost: it no longer answers, or onecurve was killed there"
-        raise _start_again(error) if self._is_assigned else RunOverError(error)
 
 
 def _start_again(reason: str) -> InterruptError:

@@ -26,12 +26,22 @@ class RunKeys:
         """Begins the reports of the hosts, each about its newest generation."""
         return f"{self.run}/reports/"
 
+    @property
+    def stalls(self) -> str:
+        """Begins what hosts say whose ranks make no progress."""
+        return f"{self.run}/stalls/"
+
+    @property
+    def slow(self) -> str:
+        """Begins what hosts say that have slow ranks."""
+        return f"{self.run}/slow/"
+
     def assignment(self, host: str) -> str:
         return f"{self.run}/assignments/{host}"
 
     @property
     def notices(self) -> str:
-        """Begins what all hosts are told: `stop`, `leave` and `end`."""
+        """Begins what all hosts are told: `stop`, `leave`, `regroup`, `give-up` and `end`."""
         return f"{self.run}/notices/"
 
     @property
@@ -43,6 +53,16 @@ class RunKeys:
     def leave(self) -> str:
         """The newest generation that cannot go on, so that all ranks leave it."""
         return f"{self.notices}leave"
+
+    @property
+    def regroup(self) -> str:
+        """The newest generation that all ranks are to leave after the next snapshot."""
+        return f"{self.notices}regroup"
+
+    @property
+    def give_up(self) -> str:
+        """The newest rank that has taken too long."""
+        return f"{self.notices}give-up"
 
     @property
     def end(self) -> str:

@@ -27,6 +27,8 @@ def first_failure(failures: Sequence[RankFailure]) -> RankFailedError:
     its end is noticed after the errors that it causes: it comes before errors of about the same time.
     """
     failure = min(failures, key=_cause_order)
+    if failure.is_out_of_memory and not failure.text:
+        return RankFailedError(f"rank {failure.rank} ran out of memory, and the kernel killed it")
     if not failure.text:
         return RankFailedError(f"rank {failure.rank} {_ending(failure.exit_status)}")
     error = RankFailedError(failure.text if failure.is_input_error else f"rank {failure.rank} failed: {failure.text}")

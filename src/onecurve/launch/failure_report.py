@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onecurve.describe.errors import InterruptError, OnecurveError, UserCodeError, full_text
+from onecurve.describe.errors import CorruptedReplicaError, InterruptError, OnecurveError, UserCodeError, full_text
 
 _ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 _WAIT_SECONDS = 5.0
@@ -43,6 +43,8 @@ def report_of(error: BaseException) -> dict[str, Any]:
         "is_input_error": is_input_error and not lost,
         "is_interrupt": isinstance(error, InterruptError),
         "lost_connection": bool(lost),
+        "is_corrupted": isinstance(error, CorruptedReplicaError),
+        "is_out_of_memory": any(map(_is_out_of_memory, _chain(error))),
     }
 
 
@@ -91,6 +93,15 @@ def lost_connection(error: BaseException) -> str:
     """
     texts = (f"{type(each).__name__}: {each}".strip() for each in _chain(error))
     return next((text for text in texts if _LOST_CONNECTION.search(text)), "")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """True for Python's error, torch's on accelerators, and torch's on the CPU, which has no type of its own."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -12,11 +12,14 @@ from typing import Self
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.errors import OnecurveError, SignalName
 from onecurve.describe.generation import Generation
+from onecurve.describe.host import RankPosition
+from onecurve.device.kernel_kills import KernelKills
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure import CAUSE_SECONDS, is_cause
 from onecurve.launch.message_socket import Message, MessageSocket
-from onecurve.launch.process import is_stopped
+from onecurve.launch.rank_news import RankNews
 from onecurve.launch.rank_process import RankProcess
+from onecurve.launch.rank_watch import POLL_SECONDS, RankWatch
 from onecurve.launch.snapshot_sender import SnapshotSender
 from onecurve.launch.snapshots import Snapshots
 from onecurve.launch.template_process import TemplateProcess
@@ -25,9 +28,6 @@ _EXIT_SECONDS = 10.0
 """A rank that has nothing more to do ends within this time, or is killed."""
 _LEAVE_SECONDS = 2.0
 """A rank that was told to leave a generation does so within this time, or is killed."""
-_POLL_SECONDS = 0.5
-_STOPPED_SECONDS = 4.0
-"""A rank that was stopped for this time is replaced."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +51,9 @@ class HostRanks:
         self._sender: SnapshotSender | None = None
         self._ranks: list[RankProcess] = []
         """By their local ranks."""
+        self._slow: dict[int, float] = {}
+        """Ranks that are slow, with their speeds, of which nobody has been told."""
+        self._kernel_kills = KernelKills()
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 
@@ -71,15 +74,17 @@ class HostRanks:
         while len(self._ranks) < count:
             self._ranks.append(self._fork())
 
-    async def run(self, assignments: Sequence[Assignment], sender: SnapshotSender | None = None) -> list[str]:
+    async def run(
+        self, assignments: Sequence[Assignment], sender: SnapshotSender | None = None, news: RankNews | None = None
+    ) -> list[str]:
         """Run one generation; return the ranks' results. Raises RanksFailedError as soon as a rank fails.
 
-        `sender`: sends the ranks' snapshots to another host.
+        `sender`: sends the ranks' snapshots to another host. `news`: told about the ranks.
         """
         self._sender = sender
         for rank, assignment in zip(self._ranks, assignments, strict=True):
             rank.assign(assignment, self._snapshots_for(assignment.generation))
-        watching = asyncio.create_task(self._give_up_stopped())
+        watching = asyncio.create_task(self._watch(news))
         try:
             while not any(rank.failure for rank in self._ranks):
                 results = [rank.result for rank in self._ranks if rank.result is not None]
@@ -90,19 +95,36 @@ class HostRanks:
         finally:
             watching.cancel()
 
-    async def _give_up_stopped(self) -> None:
-        """Give up ranks that were stopped, as by SIGSTOP, and stay so.
-
-        What counts is how often they are found stopped: if this process was stopped with them, as by Ctrl-Z, all go on.
-        """
+    async def _watch(self, news: RankNews | None) -> None:
+        """Look every now and then how far the ranks are."""
+        watch = RankWatch(self._ranks)
+        told: tuple[RankPosition, ...] = ()
         while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            for rank in self._ranks:
-                is_working = rank.pid is not None and not rank.has_left
-                rank.stopped_polls = rank.stopped_polls + 1 if is_working and is_stopped(rank.pid or 0) else 0
-                if rank.stopped_polls * _POLL_SECONDS >= _STOPPED_SECONDS:
-                    rank.give_up(f"stopped for {_STOPPED_SECONDS:g} s")
-                    self._changed.set()
+            await asyncio.sleep(POLL_SECONDS)
+            self._kernel_kills.look()
+            if watch.poll():
+                self._changed.set()
+            slow, self._slow = self._slow, {}
+            if news is None:
+                continue
+            with suppress(OnecurveError):  # the other hosts cannot be told now; whoever needs them notices that too
+                if (stall := watch.stall()) != told:
+                    told = stall
+                    await news.stalled(stall)
+                for rank, speed in slow.items():
+                    await news.slow(rank, speed)
+
+    def regroup(self, generation: int) -> None:
+        """Ask the ranks to leave a generation after the next snapshot."""
+        for rank in self._ranks:
+            rank.regroup(generation)
+
+    def give_up(self, rank: int, what: str, line: str) -> None:
+        """Kill a rank of this host that takes too long. `what`: what was seen of it. `line`: where it is."""
+        for process in self._ranks:
+            if process.rank == rank and not process.has_left:
+                process.give_up(what, line)
+                self._changed.set()
 
     @property
     def failures(self) -> list[RankFailure]:
@@ -164,7 +186,9 @@ class HostRanks:
 
     def _snapshots_for(self, generation: Generation) -> Mapping[int, SnapshotMemory]:
         """The snapshots of this host that a generation continues from; others are no longer needed."""
-        point = generation.interruption.snapshot if generation.interruption is not None else None
+        if generation.interruption is None:
+            return {}
+        point = generation.interruption.snapshot
         snapshots = self._snapshots.of(point.generation, point.step) if point is not None else {}
         self._snapshots.drop_before(generation.number, keep=snapshots.values())
         return snapshots
@@ -172,7 +196,14 @@ class HostRanks:
     def _fork(self) -> RankProcess:
         channel, other = MessageSocket.pair()
         # The number is known once the template is asked, which answers later.
-        rank = RankProcess(number=-1, channel=channel, say=self._say, on_slot=self._on_slot)
+        rank = RankProcess(
+            number=-1,
+            channel=channel,
+            say=self._say,
+            on_slot=self._on_slot,
+            kernel_killed=self._kernel_kills.look,
+            on_slow=self._on_slow,
+        )
         with other:
             rank.number = self._template.fork(self.verb, self._request, other.fileno(), partial(self._on_report, rank))
         asyncio.get_running_loop().add_reader(channel, self._on_message, rank)
@@ -217,6 +248,9 @@ class HostRanks:
         if self._sender is not None and memory is not None and rank.page is not None:
             self._sender.send(rank.rank, slot, memory, partial(rank.page.note_copied, generation))
 
+    def _on_slow(self, rank: RankProcess, speed: float) -> None:
+        self._slow[rank.rank] = speed
+
     def _on_report(self, rank: RankProcess, report: Message) -> None:
         """Take in what the template reports about a rank."""
         if report["event"] == "started":
@@ -231,7 +265,7 @@ class HostRanks:
     def _close_channel(self, rank: RankProcess) -> None:
         if rank.channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(rank.channel)
-            rank.channel.close()
+            rank.close()
 
 
 class RanksFailedError(Exception):

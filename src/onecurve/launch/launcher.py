@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
+from typing import TYPE_CHECKING, NoReturn
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.convert import from_plain
@@ -17,16 +18,23 @@ from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.position import line_of
 from onecurve.launch.rank_page import RankPage
 from onecurve.launch.snapshot_source import KeyValues, SnapshotSource
+from onecurve.launch.stack_dump import answer_signal
+from onecurve.launch.wait_share import WaitShare
+
+if TYPE_CHECKING:
+    from onecurve.device.waiting import Progress
 
 _REPEAT_SECONDS = 0.05
 """gloo may still be connecting when the connections are cut, so they are cut again until the rank has left."""
 
-_LINE_SECONDS = 1.0
-"""How often the rank says which line it executes."""
+_SAMPLE_SECONDS = 0.05
+"""How often the rank says how far it is."""
+_SAMPLES_PER_LINE = 20
+"""How seldom it also says which line it executes."""
 
 
 class LeaveError(Exception):
-    """The launcher has told this rank to leave the generation, because another rank or a host is lost."""
+    """The rank leaves the generation: another rank or a host is lost, or the run is to go on in another one."""
 
 
 class Launcher:
@@ -47,12 +55,17 @@ class Launcher:
         self._generation = 0
         self._leave = -1
         """The newest generation that this rank was told to leave."""
+        self._regroup = -1
+        """The newest generation that is to hand over to another one."""
+        self._wait_share = WaitShare()
         self._disconnect: Callable[[], object] = lambda: None
+        self._progress: Callable[[int], Progress] | None = None
         self._is_outside = threading.Event()
         self._is_outside.set()
         page = RankPage.create()
         self._channel.send({"page": True}, page)
         self.page = RankPage(page)
+        self._channel.send({"stack": True}, answer_signal())
 
     def assignments(self) -> Iterator[Assignment]:
         """Wait for the next generation and yield it; end when there is none."""
@@ -62,14 +75,20 @@ class Launcher:
 
     @contextmanager
     def taking_part(
-        self, assignment: Assignment, store: KeyValues | None, disconnect: Callable[[], object]
+        self,
+        assignment: Assignment,
+        store: KeyValues | None,
+        disconnect: Callable[[], object],
+        progress: "Callable[[int], Progress] | None" = None,
     ) -> Iterator[None]:
         """Take part in a generation inside; an error that only follows from the loss of another rank ends it here.
 
         The rank can then take part in the next one. `store`: of the generation. `disconnect`: makes every collective of
-        this process raise.
+        this process raise. `progress`: says how far a thread of it is.
         """
-        self._generation, self._disconnect = assignment.generation.number, disconnect
+        self._generation, self._disconnect, self._progress = assignment.generation.number, disconnect, progress
+        self.page.begin_generation()
+        self._wait_share = WaitShare()
         self._has_partner = assignment.has_partner
         self.snapshots = SnapshotSource(assignment, self._here, store)
         self._is_outside.clear()
@@ -78,12 +97,12 @@ class Launcher:
             self._raise_if_leaving()
             yield
         except Exception as error:
-            if not self._is_leaving and not lost_connection(error):
+            if not self._is_leaving and not lost_connection(error) and not isinstance(error, LeaveError):
                 raise
             failure = {**report_of(error), "lost_connection": True, "is_input_error": False}
         finally:
             self._is_outside.set()
-            self._disconnect = lambda: None
+            self._disconnect, self._progress = lambda: None, None
             self.snapshots.close()
         if failure is not None:
             gc.collect()  # the model and its groups, which the frames of the error held
@@ -112,6 +131,27 @@ class Launcher:
     def is_copied(self, step: int) -> bool:
         """True if the snapshot of this step is also on another host, or is not to be copied."""
         return not self._has_partner or self.page.is_copied(self._generation, step)
+
+    @property
+    def is_regroup_asked(self) -> bool:
+        """True if the run is to go on in another generation, from the next snapshot on."""
+        return self._regroup == self._generation
+
+    def hand_over(self) -> NoReturn:
+        """Leave the generation, after a snapshot."""
+        raise LeaveError("the run goes on in another generation")
+
+    def waited(self) -> float | None:
+        """Share of its time that this rank waits for others, asked at the end of a step's rounds; None if that is not
+        known."""
+        progress = self._progress
+        if progress is None or self._watcher is None:
+            return None
+        return self._wait_share.at_end_of_rounds(progress(threading.main_thread().ident or 0).collectives)
+
+    def slow(self, speed: float) -> None:
+        """Say that this rank is slow. `speed`: where the others have 1."""
+        self._send({"slow": speed})
 
     def say(self, text: str) -> None:
         """Show a short text to the user."""
@@ -156,12 +196,12 @@ class Launcher:
                 self._take(message)
 
     def _watch(self) -> None:
-        """Take in what the launcher says, and let it know every second where this rank is."""
+        """Take in what the launcher says, and let it know where this rank is."""
         main = threading.main_thread().ident
         assert main is not None
         while not self._channel.is_closed:
-            if not select.select([self._channel.fileno()], [], [], _LINE_SECONDS)[0]:
-                self.page.line = line_of(main)
+            if not select.select([self._channel.fileno()], [], [], _SAMPLE_SECONDS)[0]:
+                self._sample(main)
                 continue
             for message in self._channel.receive_waiting():
                 self._take(message)
@@ -170,6 +210,16 @@ class Launcher:
                     while not self._is_outside.wait(_REPEAT_SECONDS):
                         self._disconnect()
         self._take(None)
+
+    def _sample(self, thread: int) -> None:
+        page, progress = self.page, self._progress
+        if progress is not None:
+            now = progress(thread)
+            page.collectives, page.common, page.waits = now.collectives, now.common, now.waits
+            self._wait_share.add(now.collectives, now.waits)
+        page.samples += 1
+        if page.samples % _SAMPLES_PER_LINE == 0:
+            page.line = line_of(thread)
 
     def _take(self, message: Message | None) -> None:
         """Take in a message; None if the launcher is gone."""
@@ -182,6 +232,8 @@ class Launcher:
             self._received[message["snapshot_of"]] = SnapshotMemory(self._channel.take_descriptor())
         elif "leave" in message:
             self._leave = message["leave"]
+        elif "regroup" in message:
+            self._regroup = message["regroup"]
         else:
             self._stop = message["stop"]
 

@@ -1,8 +1,9 @@
 """The launcher's side of a rank process."""
 
+import signal
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.convert import to_plain
@@ -11,6 +12,10 @@ from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
 from onecurve.launch.rank_page import RankPage
+from onecurve.launch.stack_dump import StackDump
+
+_KILLED_WORKER = "is killed by signal: Killed"
+"""What torch's DataLoader says about a worker process."""
 
 
 @dataclass
@@ -24,6 +29,10 @@ class RankProcess:
     """Told what the rank wants shown."""
     on_slot: Callable[["RankProcess", Message], None]
     """Told about the memory of the rank's snapshots."""
+    kernel_killed: Callable[[], bool]
+    """True if the kernel has just killed a process for want of memory."""
+    on_slow: Callable[["RankProcess", float], None]
+    """Told the rank's speed, where the others have 1, if they wait for it most of the time."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
     page: RankPage | None = None
@@ -34,9 +43,9 @@ class RankProcess:
     """What the rank returned in the current generation; None if it has not ended it."""
     failure: RankFailure | None = None
     """Why the rank could not end the current generation."""
+    stack: StackDump | None = None
+    """Where the rank says what it executes if the interpreter lock is held; None until it has begun."""
     has_exited: bool = False
-    stopped_polls: int = 0
-    """How often in a row the process was found stopped."""
 
     @property
     def has_left(self) -> bool:
@@ -65,12 +74,23 @@ class RankProcess:
         """Tell the rank to leave a generation at once."""
         self.channel.send({"leave": generation})
 
-    def give_up(self, what: str) -> None:
-        """Kill the rank, because it no longer answers. `what`: what was seen of it."""
-        line = self.page.line if self.page is not None else ""
+    def regroup(self, generation: int) -> None:
+        """Ask the rank to leave a generation after the next snapshot."""
+        self.channel.send({"regroup": generation})
+
+    def give_up(self, what: str, line: str = "") -> None:
+        """Kill the rank, because it no longer answers. `what`: what was seen of it. `line`: where it is, if known."""
+        line = line or (self.page.line if self.page is not None else "")
         text = f"{what}, in {line}" if line else what
         self.failure = RankFailure(rank=self.rank, time=time.time(), text=text, is_hang=True)
         self.kill()
+
+    def close(self) -> None:
+        """Let go of what was shared with the process."""
+        self.channel.close()
+        if self.stack is not None:
+            self.stack.close()
+            self.stack = None
 
     def kill(self) -> None:
         if self.pid is not None:
@@ -86,16 +106,25 @@ class RankProcess:
         self.read()
         self.pid, self.has_exited = None, True
         if self.failure is None and self.result is None:
-            self.failure = RankFailure(rank=self.rank, time=time.time(), exit_status=status)
+            is_out_of_memory = status == -signal.SIGKILL and self.kernel_killed()
+            self.failure = RankFailure(
+                rank=self.rank, time=time.time(), exit_status=status, is_out_of_memory=is_out_of_memory
+            )
 
     def _take(self, message: Message) -> None:
         if "result" in message:
             self.result = message["result"]
         elif "failure" in message:
             self.failure = RankFailure(rank=self.rank, **message["failure"])
+            if _KILLED_WORKER in self.failure.text and self.kernel_killed():
+                self.failure = replace(self.failure, is_out_of_memory=True)
         elif "page" in message:
             self.page = RankPage(self.channel.take_descriptor())
+        elif "stack" in message:
+            self.stack = StackDump(self.channel.take_descriptor())
         elif "slot" in message:
             self.on_slot(self, message)
+        elif "slow" in message:
+            self.on_slow(self, message["slow"])
         else:
             self.say(message["say"])

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Literal
 
 from onecurve.device.file_limit import raise_file_limit
+from onecurve.device.kernel_kills import prefer_as_victim
 from onecurve.device.parent_process import die_with_parent
 from onecurve.device.scratch import Scratch, use_scratch
 from onecurve.launch.entry import program_named
@@ -163,6 +164,7 @@ class _Forks:
 def be_rank(program: str, verb: str, request: str, launcher: int, parent: int) -> int:
     """Run the program as a rank, in a process of its own; return its exit status."""
     die_with_parent(parent)
+    prefer_as_victim()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     status = program_named(program).main(verb, request, MessageSocket(socket.socket(fileno=launcher)))
     sys.stdout.flush()

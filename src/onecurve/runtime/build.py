@@ -45,7 +45,9 @@ from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
 from onecurve.runtime.proof import Proof
+from onecurve.runtime.replicas import Replicas
 from onecurve.runtime.run import Run, RunComponents, saved_tensors
+from onecurve.runtime.slowness import Slowness
 from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.loss_scale import LossScale
@@ -68,6 +70,12 @@ class RunSettings:
     """The user calls backward."""
     stop: Callable[[], bool] = lambda: False
     """Asked once per step."""
+    regroup: Callable[[], bool] = lambda: False
+    """Asked once per step: True if the run is to go on in another generation."""
+    waited: Callable[[], float | None] = lambda: None
+    """Asked once per step: the share of its time that this rank waits for others; None if that is not known."""
+    on_slow: Callable[[float], None] = lambda _: None
+    """Told this rank's speed, where the others have 1, if they wait for it most of the time."""
     on_event: Callable[[SaveEvent], None] = lambda _: None
     on_facts: Callable[[], None] = lambda: None
     """Called once this process knows the `JobFacts`."""
@@ -145,14 +153,16 @@ class RunBuilder:
             )
         if knows_facts and not settings.manual and checkpoints is not None and checkpoints.exist():
             deferred = replace(deferred, is_filled_later=True)
-        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints)
+        slow = Slowness(plan, data_rank, settings.waited, settings.on_slow)
+        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints, slow)
         if not knows_facts:
             _try_metrics(assembly, process.loaders)
         refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
 
         # Everything is known to work. Only now may an earlier run's checkpoints be removed.
         with watch.measure("load"):
-            resumed = _resume(checkpoints, assembly.part, settings.fresh and not knows_facts)
+            starts_over = settings.fresh and (interruption is None or not interruption.has_trained)
+            resumed = _resume(checkpoints, assembly.part, starts_over)
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
@@ -174,6 +184,10 @@ class RunBuilder:
                 steps=steps,
                 parameters=process.parameters,
                 checkpoints=checkpoints,
+                slow=slow,
+                replicas=Replicas(
+                    [tensor.local for tensor in assembly.part.parameters], mesh.replica_group, mesh.replica_ranks
+                ),
                 best=best,
                 state=resumed.state if resumed is not None else TrainState(),
                 resumed=resumed.text if resumed is not None else "",
@@ -229,14 +243,18 @@ class RunBuilder:
         process: JobProcess,
         deferred: DeferredModel,
         checkpoints: Checkpoints | None,
+        slow: Slowness,
     ) -> Assembly | ManualAssembly:
-        flags = StepFlags(stop=self._settings.stop)
+        settings = self._settings
+        flags = StepFlags(stop=settings.stop)
         if checkpoints is not None:
             flags = StepFlags(
-                stop=self._settings.stop,
+                stop=settings.stop,
                 save=checkpoints.overdue,
-                snapshot=checkpoints.snapshot_due,
+                snapshot=lambda: checkpoints.snapshot_due(settings.regroup()),
                 snapshot_blocked=checkpoints.snapshot_blocked,
+                regroup=settings.regroup,
+                waited=slow.waited,
             )
         if self._settings.manual:
             return assemble_manual(self._job, resolved.plan, mesh, device, process.data, deferred, flags)

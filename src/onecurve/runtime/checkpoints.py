@@ -233,9 +233,14 @@ class Checkpoints:
         waited = time.monotonic() - self._last_save
         return self._world.rank == 0 and self._save.every is None and waited > self._save.minutes * 60
 
-    def snapshot_due(self) -> bool:
-        """True if a snapshot in memory is due after this step, as the first rank finds."""
-        return self._schedule is not None and self._schedule.due() and self._world.rank == 0
+    @property
+    def takes_snapshots(self) -> bool:
+        """True if snapshots are taken in memory that outlives this rank."""
+        return self._schedule is not None
+
+    def snapshot_due(self, asked: bool) -> bool:
+        """True if a snapshot in memory is due after this step, or asked for, as the first rank finds."""
+        return self._schedule is not None and (self._schedule.due() or asked) and self._world.rank == 0
 
     def snapshot_blocked(self) -> bool:
         """True if this rank cannot take the next snapshot: its memory is still in use, or an earlier one has failed."""

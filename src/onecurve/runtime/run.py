@@ -30,6 +30,8 @@ from onecurve.job.weighted import Weighted
 from onecurve.runs.lock import RunLock
 from onecurve.runtime.checkpoints import Checkpoints, ListTensors
 from onecurve.runtime.loaders import Loaders
+from onecurve.runtime.replicas import Replicas
+from onecurve.runtime.slowness import Slowness
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.state import TrainState
@@ -56,6 +58,8 @@ class RunComponents:
     parameters: int
     checkpoints: Checkpoints | None
     """None if the run has no folder, or the job saves no checkpoints."""
+    slow: Slowness
+    replicas: Replicas
     best: BestTracker | None
     """None if the job has no evaluation."""
     state: TrainState
@@ -97,6 +101,8 @@ class Run:
         self._newest: StepReport | None = None
         self._readable: StepReport | None = None
         self._best_improved = self._checkpoint_called = False
+        self.is_handed_over = False
+        """True if another generation is to go on with what `checkpoint` has just kept."""
         self._data_seconds = self._evaluation_seconds = self._checkpoint_seconds = 0.0
         self._last_end = time.perf_counter()
 
@@ -124,6 +130,8 @@ class Run:
         report = self._trainer.step(batch.step, batch.rounds)
         now = time.perf_counter()
         self._note(report, late=self.reports_late)
+        if self._readable is not None:
+            self._components.slow.add(self._readable.outcome)
         seconds = {
             "data": self._data_seconds,
             "evaluation": self._evaluation_seconds,
@@ -180,10 +188,16 @@ class Run:
         # On accelerators the readable report is that of the step before, whose request may have been served already.
         report = self._readable
         asked = report is not None and report.step > self._checkpoints.begun_step and report.outcome.save
-        if asked or self._best_improved or self._checkpoints.due(self._steps_done):
+        regroups = report is not None and report.outcome.regroup
+        saves = asked or self._best_improved or self._checkpoints.due(self._steps_done)
+        snapshots = report is not None and report.outcome.snapshot
+        if saves or (regroups and not self._checkpoints.takes_snapshots):
             self._save_checkpoint()
-        elif report is not None and report.outcome.snapshot:
+        elif snapshots:
             self._copy_state(self._checkpoints.snapshot)
+        if regroups and (snapshots or not self._checkpoints.takes_snapshots):
+            self._checkpoints.wait()
+            self.is_handed_over = True
         self._pass_on_events()
 
     def finish(self) -> None:
@@ -313,6 +327,7 @@ class Run:
 
     def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState], None]) -> None:
         begin = time.perf_counter()
+        self._components.replicas.compare()
         self._part.sync_buffers()
         updates = self._components.trainer.updates.values()
         optimizer_state = {name: state for update in updates for name, state in update.state().items()}

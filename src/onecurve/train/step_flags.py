@@ -26,12 +26,19 @@ class StepFlags:
     """True if a snapshot in memory is due; only the first rank says so."""
     snapshot_blocked: Callable[[], bool] = _never
     """True if this rank cannot take a snapshot yet; then no rank takes one."""
+    regroup: Callable[[], bool] = _never
+    """True if this rank was asked to go on in another generation."""
+    waited: Callable[[], float | None] = lambda: None
+    """Share of its time that this rank waits for others; None if that is not known yet."""
 
     def answers(self, like: Tensor) -> Tensor:
-        """[stop, save, snapshot] as a tensor on the device of `like`.
+        """[stop, save, snapshot, regroup, waited, ranks that know what they waited] as a tensor on the device of
+        `like`.
 
         It is created there: a copy from the host would make the host wait for the device.
         """
         snapshot = _NOT_YET if self.snapshot_blocked() else float(self.snapshot())
-        answers = (float(self.stop()), float(self.save()), snapshot)
+        waited = self.waited()
+        waits = (waited, 1.0) if waited is not None else (0.0, 0.0)
+        answers = (float(self.stop()), float(self.save()), snapshot, float(self.regroup()), *waits)
         return torch.cat([torch.full((1,), answer, dtype=like.dtype, device=like.device) for answer in answers])

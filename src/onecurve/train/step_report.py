@@ -1,7 +1,8 @@
 """The result of a step, computed from sums that are identical on all ranks.
 
-One all-reduce sums the vectors [loss sum, count, sum of squared gradients, stop, save, snapshot] of all ranks; the
-square of each gradient element is counted by one rank. All ranks then compute the same values and decide the same.
+One all-reduce sums the vectors [loss sum, count, sum of squared gradients, and the answers of `StepFlags`] of all
+ranks; the square of each gradient element is counted by one rank. All ranks then compute the same values and decide the
+same.
 """
 
 import math
@@ -35,6 +36,12 @@ class StepOutcome:
     """True if any rank requests a checkpoint."""
     snapshot: bool
     """True if a snapshot in memory is due, and all ranks can take it."""
+    regroup: bool = False
+    """True if a rank was asked to go on in another generation."""
+    waited: float = 0.0
+    """Sum over the ranks of the share of the time that they wait for others."""
+    ranks_waited: int = 0
+    """Ranks that know what they waited, and are in that sum."""
 
 
 @dataclass
@@ -55,7 +62,7 @@ class StepReport:
     nominal: float = field(repr=False)
     """The number that loss sums were divided by before backward; the update corrects it to the true count."""
     sums: Tensor = field(repr=False)
-    """[loss sum, count, sum of squared gradients, stop, save, snapshot], summed over all ranks."""
+    """[loss sum, count, sum of squared gradients, and the answers of `StepFlags`], summed over all ranks."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Duration of the step in seconds, by cause."""
     _outcome: StepOutcome | None = None
@@ -104,7 +111,7 @@ def gradient_squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
 
 def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
     """Compute the result of a step from the all-reduced sums; gradients are those of loss sum / nominal."""
-    loss_sum, count, square_sum, stop, save, snapshot = sums
+    loss_sum, count, square_sum, stop, save, snapshot, regroup, waited, ranks_waited = sums
     loss = loss_sum / count if count else math.nan
     norm = math.sqrt(square_sum) * nominal / count if count and square_sum >= 0 else math.nan
     return StepOutcome(
@@ -115,6 +122,9 @@ def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
         stop=stop > 0,
         save=save > 0,
         snapshot=snapshot > 0,
+        regroup=regroup > 0,
+        waited=waited,
+        ranks_waited=round(ranks_waited),
     )
 
 

@@ -42,13 +42,17 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
     report_to(launcher.failed)
     try:
         from onecurve.device.threads import use_all_threads
+        from onecurve.device.waiting import progress_of
         from onecurve.device.world import World
         from onecurve.launch.rank_store import store_of
 
         use_all_threads()
         worker = _worker_maker(verb)(request, launcher.say)
         for assignment in launcher.assignments():
-            with store_of(assignment) as store, launcher.taking_part(assignment, store, partial(_disconnect, store)):
+            with (
+                store_of(assignment) as store,
+                launcher.taking_part(assignment, store, partial(_disconnect, store), progress_of),
+            ):
                 world = World.of(assignment, store, launcher.on_join)
                 try:
                     launcher.finished(worker(world, launcher, assignment.generation))

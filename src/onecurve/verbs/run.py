@@ -5,7 +5,7 @@ It does not import torch, which takes seconds: the processes that it starts answ
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
-from onecurve.describe.host import HostRange, HostRegistration
+from onecurve.describe.host import HostRange
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
-from onecurve.hosts.recovery import Crew, lead
+from onecurve.hosts.recovery import lead
 from onecurve.hosts.rendezvous import Alone
 from onecurve.job.script_path import Script, script_path
 from onecurve.launch.local import LocalRanks
@@ -27,6 +27,7 @@ from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
 from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, refuse_foreign_folder
+from onecurve.verbs.crews import HostCrew
 from onecurve.verbs.hosts import Hosts, joined_hosts
 from onecurve.verbs.program import PROGRAM
 from onecurve.verbs.run_hosts import HostsRun
@@ -199,14 +200,12 @@ def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Cal
     if sys.stdout.isatty() and not request.quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
 
-    async def choose(hosts: Mapping[str, HostRegistration]) -> Crew:
-        return Crew([(host, ranks) for host in hosts], choice.plan, estimate.seconds if estimate is not None else {})
-
+    crew = HostCrew(ranks, choice.plan, estimate.seconds if estimate is not None else {})
     alone = HostRange(1, 1)
     result, _ = Hosts(alone, Alone(), say).conduct(
         launcher,
         question=None,
-        conduct=lambda leader: lead(leader, "run", alone, choose),
+        conduct=lambda leader: lead(leader, "run", alone, crew),
         request=lambda _: to_json(request),
     )
     summary = from_plain(RunSummary, json.loads(result), "summary")

@@ -13,7 +13,7 @@ from onecurve.checkpoint.hugging_face import save_configuration
 from onecurve.checkpoint.location import local_folder
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.convert import from_json, to_document, to_json, to_plain, to_toml
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import CorruptedReplicaError, OnecurveError
 from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EventRecord
@@ -24,7 +24,6 @@ from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.launch.launcher import Launcher
-from onecurve.launch.rank_page import RankPage
 from onecurve.launch.stop import Stop
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
@@ -67,7 +66,12 @@ class RunWorker:
 
     def __call__(self, world: World, launcher: Launcher, generation: Generation) -> str:
         """Train in one generation; the result is the summary as JSON, on rank 0."""
-        summary = self._training.train(generation.plan, world, launcher, Kept(launcher, generation))
+        try:
+            summary = self._training.train(generation.plan, world, launcher, Kept(launcher, generation))
+        except CorruptedReplicaError as error:
+            if world.rank in error.ranks:
+                raise
+            launcher.hand_over()
         return json.dumps(to_plain(summary)) if summary is not None else ""  # Python's JSON keeps NaN
 
 
@@ -101,7 +105,7 @@ class Training:
         self._job = load_job(Path(request.script), request.arguments)
         refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
         self._events: deque[SaveEvent] = deque()
-        self._page: RankPage | None = None
+        self._launcher: Launcher | None = None
         self._proof = PlanProof(request) if request.check else None
         self._stop: Stop | None = None
         settings = RunSettings(
@@ -109,6 +113,9 @@ class Training:
             fresh=request.fresh,
             change=request.change,
             stop=lambda: self._stop is not None and self._stop(),
+            regroup=lambda: self._launcher is not None and self._launcher.is_regroup_asked,
+            waited=lambda: self._launcher.waited() if self._launcher is not None else None,
+            on_slow=lambda speed: self._launcher.slow(speed) if self._launcher is not None else None,
             on_event=self._events.append,
             on_facts=self._note_facts,
             proof=self._proof,
@@ -126,7 +133,7 @@ class Training:
 
         `kept`: None if another launcher started the ranks.
         """
-        self._stop, self._page = stop, kept.launcher.page if kept is not None else None
+        self._stop, self._launcher = stop, kept.launcher if kept is not None else None
         generation = kept.generation if kept is not None else None
         request, out, is_first = self._request, self._out, world.rank == 0
         interruption = generation.interruption if generation is not None else None
@@ -155,15 +162,17 @@ class Training:
             return summary
 
     def _note_facts(self) -> None:
-        if self._page is not None:
-            self._page.facts_known = True
+        if self._launcher is not None:
+            self._launcher.page.facts_known = 1
 
     def _log_training(self, run: Run, generation: Generation | None) -> tuple[LoopProgress, str | None]:
         """Train, with records of it, and write the weights; return the progress and the file of the best weights."""
         log = RunLog(_sinks(run, self._out, self._request), self._events, generation)
         try:
             log.start(run, self._proof.event if self._proof is not None else None)
-            progress = _loop(run, log, self._page)
+            progress = _loop(run, log, self._launcher)
+            if self._launcher is not None:
+                self._launcher.page.is_training = 0
             if progress.steps < run.steps:
                 why = (
                     f", because {run.job.evaluate.watch} no longer improves"
@@ -179,16 +188,16 @@ class Training:
             log.close()
 
 
-def _loop(run: Run, log: RunLog, page: RankPage | None) -> LoopProgress:
-    """Train until the last step, a stop request, or early stopping. `page`: where the launcher sees the steps done."""
+def _loop(run: Run, log: RunLog, launcher: Launcher | None) -> LoopProgress:
+    """Train until the last step, a stop request, or early stopping. `launcher`: it sees the steps that are done."""
     progress = LoopProgress(steps=run.first_step, loss=run.last_loss)
     newest: StepReport | None = None
     if run.out_of_patience:  # the resumed run had stopped early
         return progress
     for batch in run:
         previous, newest = newest, run.step(batch)
-        if page is not None:
-            page.step = batch.step
+        if launcher is not None:
+            launcher.page.finish_step(batch.step)
         if previous is None:
             log.first_step(run, sum(newest.seconds.values()))
         readable = previous if run.reports_late else newest
@@ -203,6 +212,9 @@ def _loop(run: Run, log: RunLog, page: RankPage | None) -> LoopProgress:
             log.write_events()
         if stops:
             break
+        if run.is_handed_over and launcher is not None:
+            barrier()  # until all ranks have kept their part
+            launcher.hand_over()
     if run.reports_late and newest is not None:
         _log_step(log, progress, newest)
     return progress

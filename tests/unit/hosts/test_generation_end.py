@@ -30,16 +30,16 @@ def test_a_snapshot_counts_if_every_rank_has_completed_it() -> None:
         ("h0", HostReport(generation=1, snapshots=(KeptSnapshots(3, 0, (10, 20)), KeptSnapshots(3, 1, (10, 20))))),
         ("h1", HostReport(generation=1, snapshots=(KeptSnapshots(3, 2, (10,)), KeptSnapshots(3, 3, (10, 20))))),
     ]
-    assert GenerationEnd(reports).newest_snapshot({3: 4}) == SnapshotPoint(generation=3, step=10)
+    assert GenerationEnd(reports).newest_snapshot({3: 4}) == SnapshotPoint(generation=3, ranks=4, step=10)
     assert GenerationEnd(reports).newest_snapshot({3: 5}) is None
 
 
 def test_an_earlier_generation_counts_until_the_next_has_a_complete_snapshot() -> None:
     earlier = KeptSnapshots(3, 0, (10,)), KeptSnapshots(3, 1, (10,)), KeptSnapshots(4, 0, (12,))
     reports = [("h0", HostReport(generation=1, snapshots=earlier))]
-    assert GenerationEnd(reports).newest_snapshot({3: 2, 4: 2}) == SnapshotPoint(generation=3, step=10)
+    assert GenerationEnd(reports).newest_snapshot({3: 2, 4: 2}) == SnapshotPoint(generation=3, ranks=2, step=10)
     reports = [("h0", HostReport(generation=1, snapshots=(*earlier, KeptSnapshots(4, 1, (12,)))))]
-    assert GenerationEnd(reports).newest_snapshot({3: 2, 4: 2}) == SnapshotPoint(generation=4, step=12)
+    assert GenerationEnd(reports).newest_snapshot({3: 2, 4: 2}) == SnapshotPoint(generation=4, ranks=2, step=12)
 
 
 def test_hosts_of_the_same_name_count_separately() -> None:

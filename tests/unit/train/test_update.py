@@ -22,7 +22,7 @@ def test_clipping_matches_torch() -> None:
     for parameter in module.parameters():
         parameter.grad = torch.randn_like(parameter) * 10
     local_tensors = local_tensors_of(module)
-    sums = torch.tensor([6.0, 4.0, gradient_squares(local_tensors), 0.0, 0.0, 0.0], dtype=torch.float64)
+    sums = torch.tensor([6.0, 4.0, gradient_squares(local_tensors), *[0.0] * 6], dtype=torch.float64)
     scale = gradient_factor(sums, nominal=8, clip=0.3)
     ours = [parameter.grad * scale for parameter in module.parameters()]
     for parameter in module.parameters():
@@ -48,11 +48,11 @@ def test_a_rank_that_is_not_the_first_holder_adds_nothing_to_the_norm() -> None:
 
 
 def test_steps_without_a_finite_loss_and_norm_are_detected() -> None:
-    assert outcome([1.0, 8.0, 4.0, 0.0, 0.0, 0.0], 8).finite
-    assert not outcome([math.nan, 8.0, 4.0, 0.0, 0.0, 0.0], 8).finite
-    assert not outcome([1.0, 8.0, math.inf, 0.0, 0.0, 0.0], 8).finite
-    assert not outcome([0.0, 0.0, 0.0, 0.0, 0.0, 0.0], 8).finite  # the count is 0
-    assert outcome([1.0, 8.0, 4.0, 1.0, 0.0, 0.0], 8).stop
+    assert outcome([1.0, 8.0, 4.0, *[0.0] * 6], 8).finite
+    assert not outcome([math.nan, 8.0, 4.0, *[0.0] * 6], 8).finite
+    assert not outcome([1.0, 8.0, math.inf, *[0.0] * 6], 8).finite
+    assert not outcome([0.0, 0.0, 0.0, *[0.0] * 6], 8).finite  # the count is 0
+    assert outcome([1.0, 8.0, 4.0, 1.0, *[0.0] * 5], 8).stop
 
 
 def test_a_snapshot_waits_for_every_rank() -> None:
@@ -83,6 +83,6 @@ def test_a_fused_optimizer_is_right_for_gradients_with_other_strides() -> None:
         Plan(),
     )
     parameter.grad = gradient
-    sums = torch.tensor([1.0, 8.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    sums = torch.tensor([1.0, 8.0, 1.0, *[0.0] * 6], dtype=torch.float64)
     update.apply(StepReport(step=1, lr=0.1, samples=8, loss_scale=1.0, nominal=8, sums=sums), clip=None)
     torch.testing.assert_close(parameter, expected)

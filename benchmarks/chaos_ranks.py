@@ -1,0 +1,261 @@
+"""The scenarios of chaos.py on one host: ranks that are killed, stopped, slow or out of memory."""
+
+import argparse
+import os
+import random
+import re
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from chaos_lab import JOB, PLANS, STEPS, Found, Lab, causes, counted_once, judge, say
+from safetensors.numpy import load_file
+from watched_run import PATIENCE, WatchedRun, children
+
+from onecurve.describe.plan import Plan
+
+_SAMPLES = 4
+
+
+def kill(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
+    for number in range(chosen.count):
+        plan = PLANS[number % len(PLANS)]
+        expected = lab.weights(plan)
+        with lab.start(plan) as run:
+            at = draw.randrange(2, STEPS - 10)
+            started, recovered = _signal_one(run, draw, at, signal.SIGKILL)
+            status = run.end()
+            judge(run, found, expected, status)
+            found.starts.append(started)
+            found.recoveries += [recovered] if recovered is not None else []
+            took = "lost" if recovered is None else f"{recovered:.2f} s"
+            say(f"{number + 1}/{chosen.count} {plan}: step {at}, status {status}, {took} {causes(run)}")
+            if status != 0:
+                say(run.output())
+        if chosen.peer == "torchrun":
+            _kill_under_torchrun(lab, found, plan, at)
+
+
+def _kill_under_torchrun(lab: Lab, found: Found, plan: str, at: int) -> None:
+    """The same fault, if torchrun restarts the ranks; they continue from a checkpoint."""
+    peer = found.more.setdefault("torchrun", {"runs": 0, "finished": 0, "exact": 0, "recoveries": []})
+    ranks = Plan.parse(plan).mesh.size
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "3"]
+    launcher += ["--nproc-per-node", str(ranks)]
+    with lab.start(plan, STEPS, *JOB, "every=10", launcher=launcher) as run:
+        run.wait_for_step(1, at)
+        os.kill(children(run.process.pid)[-1], signal.SIGKILL)
+        killed, known = time.time(), len(run.steps(1))
+        while run.process.poll() is None and len(run.steps(1)) <= known + 1 and time.time() < killed + PATIENCE:
+            time.sleep(0.005)
+        took = time.time() - killed
+        peer["runs"] += 1
+        status = run.end(PATIENCE)
+        if status == 0:
+            peer["finished"] += 1
+            peer["recoveries"].append(round(took, 2))
+            peer["exact"] += (run.folder / "weights.safetensors").read_bytes() == lab.weights(plan)
+        say(f"    torchrun: status {status}, {took:.2f} s")
+
+
+def _signal_one(run: WatchedRun, draw: random.Random, at: int, number: int) -> tuple[float, float | None]:
+    """Send a signal to a rank at a step; return the seconds of the start, and those until the next step is done."""
+    first = run.wait_for_step(1, 1)
+    if first is None or run.wait_for_step(1, at) is None:
+        raise SystemExit(f"the run has ended too soon\n{run.output()}")
+    os.kill(draw.choice(run.ranks()), number)
+    killed = time.time()
+    after = run.wait_for_step(2, 1)
+    return first - run.started, None if after is None else after - killed
+
+
+def stop(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
+    found.more = {"named": 0, "max_named_s": 0.0}
+    for number in range(chosen.count):
+        plan = PLANS[number % len(PLANS)]
+        expected = lab.weights(plan)
+        with lab.start(plan) as run:
+            started, recovered = _signal_one(run, draw, draw.randrange(40, STEPS - 40), signal.SIGSTOP)
+            judge(run, found, expected, run.end())
+            found.starts.append(started)
+            record = next((record for record in run.records() if record.get("why", "start") != "start"), None)
+            if record is None or recovered is None:
+                say(f"{number + 1}/{chosen.count} {plan}: {run.output()}")
+                continue
+            found.recoveries.append(recovered)
+            found.more["named"] += bool(re.search(r"lost rank \d+ on \S+ \(stopped for .* s, in .+:\d+", record["why"]))
+            named = recovered - sum(record["seconds"].values())
+            found.more["max_named_s"] = max(found.more["max_named_s"], named)
+            say(f"{number + 1}/{chosen.count} {plan}: {record['why']}, named after {named:.1f} s, {recovered:.1f} s")
+
+
+def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
+    with lab.start("shard2 mb4", steps=1_000_000) as run:
+        run.wait_for_step(1, 2)
+        survivor, victim = run.ranks()[:2]
+        resources: list[tuple[int, int, int]] = []
+        for generation in range(1, chosen.count + 1):
+            os.kill(victim, signal.SIGKILL)
+            killed = time.time()
+            after = run.wait_for_step(generation + 1, 1)
+            if after is None:
+                raise SystemExit(f"generation {generation + 1} has not begun\n{run.output()}")
+            found.recoveries.append(after - killed)
+            # Three failures at the same step would end the run.
+            run.wait_for_step(generation + 1, max(run.steps(generation)) + 2)
+            resources.append(resources_of(survivor))
+            (victim,) = (pid for pid in run.ranks() if pid != survivor)
+            say(f"{generation}/{chosen.count}: {after - killed:.2f} s, {resources[-1]}")
+        run.process.send_signal(signal.SIGTERM)
+        found.runs, found.finished = 1, int(run.end() == 75)
+    first, last = resources[2 : 2 + _SAMPLES], resources[-_SAMPLES:]
+    # Batches on their way from the loader take descriptors too, so the least of several counts.
+    found.more["same_resources"] = [min(column) for column in zip(*first, strict=True)][:2] == [
+        min(column) for column in zip(*last, strict=True)
+    ][:2]
+    found.more["memory_ratio"] = last[-1][2] / first[-1][2]
+
+
+def resources_of(pid: int) -> tuple[int, int, int]:
+    """Open files, threads, and resident memory in bytes."""
+    process = Path(f"/proc/{pid}")
+    files, threads = (len(list((process / name).iterdir())) for name in ("fd", "task"))
+    return files, threads, int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def storm(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
+    with lab.start("replicate2 mb4", steps=10_000_000) as run:
+        begin = run.wait_for_step(1, 1)
+        assert begin is not None, run.output()
+        end, generation = begin + 60 * chosen.minutes, 1
+        while time.time() + chosen.every < end:
+            time.sleep(chosen.every)
+            os.kill(draw.choice(run.ranks()), signal.SIGKILL)
+            killed = time.time()
+            generation += 1
+            after = run.wait_for_step(generation, 1)
+            if after is None:
+                raise SystemExit(f"generation {generation} has not begun\n{run.output()}")
+            found.recoveries.append(after - killed)
+            say(f"{after - begin:.0f} s: {after - killed:.2f} s {causes(run, generation)}")
+        time.sleep(max(0.0, end - time.time()))
+        steps = {record["step"]: record for record in run.records() if record["kind"] == "step"}
+        wall = time.time() - begin
+        run.process.send_signal(signal.SIGTERM)
+        found.runs, found.finished = 1, int(run.end() == 75)
+        counted = sum(sum(record["seconds"].values()) for step, record in steps.items() if step > 1)
+        found.more["effective_time"] = counted / wall
+
+
+def slow(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
+    found.more = {"named": 0, "max_named_steps": 0, "step_ratio": 0.0}
+    for number in range(chosen.count):
+        with lab.start("replicate2 mb8", 1_000_000, "width=256", "batch=16") as run, quota("cpu") as group:
+            run.wait_for_step(1, 20)
+            at = max(run.steps(1))
+            (group / "cpu.cfs_quota_us").write_text("25000")  # of a period of 100,000
+            group.joinpath("cgroup.procs").write_text(str(run.ranks()[1]))
+            if run.wait_for_step(2, 1) is None or run.wait_for_step(2, max(run.steps(1)) + 20) is None:
+                raise SystemExit(f"nothing was changed\n{run.output()}")
+            run.process.send_signal(signal.SIGTERM)
+            found.runs, found.finished = found.runs + 1, found.finished + int(run.end() == 75)
+            (record,) = (
+                record for record in run.records() if record["kind"] == "generation" and record["generation"] == 2
+            )
+            named = record["from_step"] - at
+            found.more["named"] += record["why"].startswith("rank 1 on ")
+            found.more["max_named_steps"] = max(found.more["max_named_steps"], named)
+            before, after = step_seconds(run, 1)[2 - named :], step_seconds(run, 2)[2:]
+            ratio = statistics.median(after) / statistics.median(before)
+            found.more["step_ratio"] = max(found.more["step_ratio"], ratio)
+            say(f"{number + 1}/{chosen.count}: {record['why']}, after {named} steps; {ratio:.2f}, {record['plan']}")
+
+
+def step_seconds(run: WatchedRun, generation: int) -> list[float]:
+    records = [record for record in run.records() if record["kind"] == "step" and record["generation"] == generation]
+    return [sum(record["seconds"].values()) for record in records]
+
+
+@contextmanager
+def quota(controller: str) -> Iterator[Path]:
+    """A control group of its own, of a controller of cgroup version 1."""
+    group = Path(f"/sys/fs/cgroup/{controller}/onecurve-chaos-{os.getpid()}")
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        for pid in (group / "cgroup.procs").read_text().split():
+            (group.parent / "cgroup.procs").write_text(pid)
+        group.rmdir()
+
+
+def calm(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
+    """No fault: more ranks than cores, and long calls. No rank may be replaced."""
+    ranks = 2 * (os.cpu_count() or 1)
+    with lab.start(f"replicate{ranks} mb2", 10_000_000, "width=64", f"batch={2 * ranks}") as run:
+        begin = run.wait_for_step(1, 5)
+        assert begin is not None, run.output()
+        end, number = begin + 60 * chosen.minutes, 0
+        period = min(60.0, 20 * chosen.minutes)
+        while time.time() + period < end:
+            run.ask(number % 2, f"lock {period / 3}" if number % 2 else f"sleep {period / 2}")
+            number += 1
+            time.sleep(period)
+        time.sleep(max(0.0, end - time.time()))
+        run.process.send_signal(signal.SIGTERM)
+        found.runs, found.finished = 1, int(run.end() == 75)
+        output = run.output()
+        generations = [record for record in run.records() if record["kind"] == "generation"]
+        found.more = {
+            "false_alarms": sum(record["why"].startswith("lost ") for record in generations),
+            "changes": len(generations) - 1,
+            "long_calls": number,
+            "named": output.count("all ranks wait for"),
+        }
+        say("\n".join(line for line in output.splitlines() if re.search("wait for|goes on|going on", line)))
+
+
+def oom(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
+    """Memory for a smaller micro-batch than the plan's."""
+    job = ("width=128", "context=128", "batch=128")
+    for number in range(chosen.count):
+        with quota("memory") as group:
+            folder = lab.run_alone("replicate2 mb8×8 fp64", *job, "steps=10", group=group)
+            expected = load_file(folder / "weights.safetensors")
+            limit = round(1.2 * int((group / "memory.max_usage_in_bytes").read_text()))
+        with quota("memory") as group:
+            (group / "memory.limit_in_bytes").write_text(str(limit))
+            with lab.start("replicate2 mb64 fp64", 10, *job, group=group) as run:
+                status = run.end()
+                found.runs += 1
+                say(f"{number + 1}/{chosen.count}: limit {limit >> 20} MiB, status {status}\n{run.output()}")
+                if status != 0:
+                    continue
+                found.finished += 1
+                weights = load_file(run.folder / "weights.safetensors")
+                difference = max(float(abs(weights[name] - value).max()) for name, value in expected.items())
+                found.exact += difference < 1e-9 and counted_once(run.records(), 10)
+                whys = [record["why"] for record in run.records() if record["kind"] == "generation"]
+                found.more["named"] = found.more.get("named", 0) + any("out of memory" in why for why in whys)
+
+
+def flip(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
+    """One bit of one rank's weights changes, with three replicas and with two."""
+    found.more = {"named": 0}
+    for number in range(chosen.count):
+        plan = ("replicate3 mb4", "replicate2 mb6")[number % 2]
+        job = ("width=64", "batch=12")
+        expected = (lab.run_alone(plan, *job, f"steps={STEPS}") / "weights.safetensors").read_bytes()
+        with lab.start(plan, STEPS, *job) as run:
+            rank, at = draw.randrange(3 - number % 2), draw.randrange(2, STEPS // 3)
+            run.wait_for_step(1, at)
+            run.ask(rank, "flip")
+            judge(run, found, expected, run.end())
+            record = run.record()
+            named = re.findall(r"rank (\d+) on \S+ \(its weights are not those of the other replicas\)", record["why"])
+            found.more["named"] += named == ([str(rank)] if number % 2 == 0 else ["0", "1"])
+            say(f"{number + 1}/{chosen.count} {plan}: rank {rank}, step {at}: {record['why']}; exact {found.exact}")

@@ -1,0 +1,58 @@
+"""Processes that the kernel has killed because there was no memory left."""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+_RECENT_SECONDS = 5.0
+"""A process's end is noticed within this time."""
+
+
+def kernel_kills(root: Path = Path("/")) -> int:
+    """How many processes of this control group the kernel has killed for want of memory; of the whole machine, if that
+    is not known."""
+    with suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0":
+                counter = root / "sys/fs/cgroup" / path.strip("/") / "memory.events"
+            elif "memory" in controllers.split(","):
+                counter = root / "sys/fs/cgroup/memory" / path.strip("/") / "memory.oom_control"
+            else:
+                continue
+            with suppress(OSError, KeyError):
+                return _fields(counter)["oom_kill"]
+    with suppress(OSError, KeyError):
+        return _fields(root / "proc/vmstat")["oom_kill"]
+    return 0
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The lines `name number` of a file."""
+    pairs = (line.split() for line in path.read_text().splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()}
+
+
+def prefer_as_victim() -> None:
+    """Have the kernel kill this process, and those that it forks, before the one that launched it."""
+    path = Path("/proc/self/oom_score_adj")
+    with suppress(OSError, ValueError):
+        path.write_text(str(max(500, int(path.read_text()))))
+
+
+class KernelKills:
+    """Whether the kernel has killed a process a moment ago. `look` is called every now and then."""
+
+    def __init__(self, count: Callable[[], int] = kernel_kills, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count, self._clock = count, clock
+        self._known = count()
+        self._last = -_RECENT_SECONDS
+
+    def look(self) -> bool:
+        """True if there was one in the latest seconds."""
+        now = self._count()
+        if now > self._known:
+            self._last = self._clock()
+        self._known = now
+        return self._clock() - self._last < _RECENT_SECONDS

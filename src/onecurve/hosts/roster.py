@@ -1,0 +1,128 @@
+"""The hosts that have joined a run: which of them are its members, and which are turned away."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from onecurve.coordination.coordination import Coordination
+from onecurve.coordination.entry import Change
+from onecurve.coordination.lease import Lease
+from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.host import HostAssignment, HostRange, HostRegistration
+from onecurve.hosts.news import News
+from onecurve.hosts.run_keys import RunKeys
+
+_SAY_SECONDS = 10.0
+"""How often it is said how many hosts are missing."""
+_GATHER_SECONDS = 10.0
+"""Once there are enough hosts, the run begins when no further one has joined for this time."""
+_TURN_AWAY_SECONDS = 6.0
+"""A host may come in place of another one before the loss of that one is known, which takes as long as a lease."""
+
+
+class Roster:
+    """Hosts by the keys of their registrations. The leader's own is always a member, and the first."""
+
+    def __init__(
+        self, coordination: Coordination, lease: Lease, keys: RunKeys, own: str, news: News, gathers: bool
+    ) -> None:
+        """`gathers`: wait a while for further hosts before the first members are chosen."""
+        self._coordination, self._lease, self._keys = coordination, lease, keys
+        self._own, self._news, self._gathers = own, news, gathers
+        self.present: dict[str, HostRegistration] = {}
+        """The hosts that are here."""
+        self.members: Mapping[str, HostRegistration] = {}
+        """The hosts that the run has; some may be lost."""
+        self._most = 0
+        """How many it may have."""
+        self._refusals: list[asyncio.Task[None]] = []
+        news.follow(keys.hosts, self._take)
+
+    @property
+    def candidates(self) -> Mapping[str, HostRegistration]:
+        """The hosts that the run could have now: its members that are here, and others that have joined since."""
+        members = [host for host in self.members if host in self.present]
+        others = [host for host in self.present if host not in self.members]
+        return {host: self.present[host] for host in (*members, *others)[: self._most]}
+
+    async def wait(self, count: HostRange, place: str, say: Callable[[str], None]) -> Mapping[str, HostRegistration]:
+        """Wait until enough hosts are here, and make them the members; return them.
+
+        Raises OnecurveError, naming both sides, if a host has other versions or another job. Hosts that come later wait
+        until the run needs them, or are turned away if it has as many as it may. `place`: where the hosts meet. `say`:
+        told which are here.
+        """
+        while len(self.present) < count.least or self._own not in self.present:
+            if not await self._news.wait_for(_SAY_SECONDS):
+                names = ", ".join(sorted(registration.name for registration in self.present.values()))
+                say(f"waiting for hosts in {place}: {len(self.present)} of {count} are here ({names})")
+        while self._gathers and len(self.present) < count.most and await self._news.wait_for(_GATHER_SECONDS):
+            pass
+        self._gathers = False
+        self._most = count.most
+        others = [host for host in self.present if host != self._own][: count.most - 1]
+        others.sort(key=lambda host: self.present[host].name)
+        self.members = {host: self.present[host] for host in (self._own, *others)}
+        for other in others:
+            refuse_different(self.present[self._own], self.present[other])
+        for host in self.present.keys() - self.members.keys():
+            self._turn_away(host)
+        return self.members
+
+    async def wait_until_left(self, seconds: float) -> None:
+        """Wait until the other members have left, or for this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.present.keys() & self.members.keys() - {self._own}:
+                    await self._news.wait()
+
+    def close(self) -> None:
+        for refusal in self._refusals:
+            refusal.cancel()
+
+    def _take(self, host: str, change: Change) -> None:
+        if change.value is None:
+            self.present.pop(host, None)
+            return
+        registration = from_json(HostRegistration, change.value.encode(), f"host {host}")
+        if self.members and host not in self.members:
+            try:
+                refuse_different(self.members[self._own], registration)
+            except OnecurveError as error:  # a host that comes later must not end the run
+                self._refuse(host, str(error))
+                return
+            if len(self.members) == self._most:
+                self._turn_away(host, _TURN_AWAY_SECONDS)
+        self.present[host] = registration
+
+    def _turn_away(self, host: str, seconds: float = 0.0) -> None:
+        """Refuse a host, unless the run needs it after some seconds."""
+        names = ", ".join(member.name for member in self.members.values())
+        why = f"the run has begun without this host, on {names}; start it with more --hosts"
+
+        def is_needed() -> bool:
+            return host in self.members or len(self.members.keys() & self.present.keys()) < self._most
+
+        self._refuse(host, why, seconds, is_needed)
+
+    def _refuse(self, host: str, why: str, seconds: float = 0.0, is_needed: Callable[[], bool] = lambda: False) -> None:
+        async def refuse() -> None:
+            await asyncio.sleep(seconds)
+            if not is_needed():
+                with suppress(OnecurveError):  # then it is not needed either
+                    assigned = to_json(HostAssignment(refusal=why))
+                    await self._coordination.put(self._keys.assignment(host), assigned, self._lease)
+
+        self._refusals.append(asyncio.create_task(refuse()))
+
+
+def refuse_different(mine: HostRegistration, other: HostRegistration) -> None:
+    """Raise OnecurveError, naming both sides, if a host has other versions or another job."""
+    for what, ours, theirs in (("", mine.versions, other.versions), ("its job's ", mine.job, other.job)):
+        for name in {**ours, **theirs}:
+            if ours.get(name) != theirs.get(name):
+                raise OnecurveError(
+                    f"host {other.name} ({other.address}) does not fit: {what}{name} is {theirs.get(name)!r} there and "
+                    f"{ours.get(name)!r} on host {mine.name} ({mine.address}); use the same on every host"
+                )

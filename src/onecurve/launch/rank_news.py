@@ -1,0 +1,15 @@
+"""What a keeper is told about its ranks while they train."""
+
+from typing import Protocol
+
+from onecurve.describe.host import RankPosition
+
+
+class RankNews(Protocol):
+    """Told by `HostRanks`."""
+
+    async def stalled(self, positions: tuple[RankPosition, ...]) -> None:
+        """All ranks of this host make no progress, and are here; () when one does again."""
+
+    async def slow(self, rank: int, speed: float) -> None:
+        """The others wait for this rank most of the time. `speed`: of this one, where they have 1."""
