@@ -36,6 +36,11 @@ class GenerationEnd:
         return [failure for _, report in self.reports for failure in report.failures]
 
     @property
+    def is_failure(self) -> bool:
+        """True if a host or a rank has failed by itself; False if all ranks have only left."""
+        return bool(self.lost) or any(map(is_cause, self.failures))
+
+    @property
     def step(self) -> int:
         """Steps that were done."""
         return max((report.step for _, report in self.reports), default=0)

@@ -80,7 +80,8 @@ class Member:
         notices = await self._coordination.watch(self._keys.notices)
         if any(change.key == self._keys.end for change in await anext(notices)):
             raise RunOverError("an earlier run of this name has not ended completely")
-        await self._coordination.put(f"{self._keys.hosts}{self.host}", to_json(self._registration), self._lease)
+        registration = f"{self._keys.hosts}{self.host}"
+        await self._coordination.put(registration, to_json(self._registration), self._lease)
         try:
             end = await first_to_end(
                 self._heed(notices),
@@ -91,6 +92,9 @@ class Member:
             if end.result is not None:
                 await self._dismiss()
             return end
+        except RunOverError:
+            await self._coordination.delete(registration)  # another leader must not count on this host
+            raise
         finally:
             if self._ranks is not None:
                 self._ranks.close()

@@ -109,20 +109,23 @@ class _Recovery:
     async def _run(self, crew: Crew, interruption: Interruption | None) -> GenerationEnd:
         """Run one generation, and look for a better crew meanwhile."""
         self._asked = ""
-        improving = asyncio.create_task(self._improve(crew))
+        hosts = self._leader.candidates
+        beside = [
+            asyncio.create_task(self._unless_it_fails(self._crews.prepare(hosts))),
+            asyncio.create_task(self._improve(crew, set(hosts))),
+        ]
         try:
             return await self._leader.run_generation(
                 self._work, crew.placement, crew.plan, crew.predicted, interruption
             )
         finally:
-            improving.cancel()
-            await asyncio.gather(improving, return_exceptions=True)  # the generation itself tells how it ended
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)  # the generation itself tells how it ended
 
-    async def _improve(self, crew: Crew) -> None:
-        """Prepare for the loss of hosts; ask the generation to end when another crew would be faster."""
+    async def _improve(self, crew: Crew, considered: set[str]) -> None:
+        """Ask the generation to end when another crew would be faster. `considered`: hosts that are not new."""
         leader, crews = self._leader, self._crews
-        await self._unless_it_fails(crews.prepare(leader.candidates))
-        considered = set(leader.candidates)
         while True:
             slow = leader.slow_ranks
             if slow and self._rebalance(crew, {rank: speed for rank, (_, speed) in slow.items()}):
@@ -166,8 +169,7 @@ class _Recovery:
         Raises the error that ended the run, if it cannot go on.
         """
         left = time.time()
-        is_failure = bool(end.lost) or not self._asked
-        if is_failure:
+        if end.is_failure or not self._asked:
             self._failures += 1
             self._failures_at_step = self._failures_at_step + 1 if end.step == self._step else 1
         is_corrupted = any(failure.is_corrupted for failure in end.failures)

@@ -1,5 +1,6 @@
 """Answers what a launcher, which does not import torch, must know about this host: its devices, and a plan for it."""
 
+import os
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ Say = Callable[[str], None]
 Answer = Callable[[str, Say], str]
 """(request, say) → answer."""
 
+_NICENESS = 10
+"""Plans are also found while ranks of this host train: they come first."""
 _SHORT_RUN_SECONDS = 120.0
 """A run that is predicted to take less is not worth timing its model."""
 
@@ -74,6 +77,7 @@ def _fingerprint(script: Path, arguments: Sequence[str]) -> dict[str, str]:
 def _plan(request: str, say: Say) -> str:
     """The best plan as JSON, or "" if the job cannot be planned: it is then run as it is."""
     asked = from_json(PlanRequest, request.encode(), "request")
+    os.nice(_NICENESS)
     estimate = _best_plan(asked, say)
     return to_json(estimate) if estimate is not None else ""
 
