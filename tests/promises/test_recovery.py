@@ -2,11 +2,17 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import BENCHMARKS, python
+from harness import BENCHMARKS, JOBS, python
+
+LOOP = str(JOBS / "loop.py")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and network namespaces need root")
 
@@ -43,6 +49,42 @@ def test_a_run_goes_on_and_is_exact(scenario: str, options: tuple[str, ...]) -> 
         assert found["statuses_without_etcd"] == [75, 75], log
     if scenario == "partition":
         assert found["both_committed"] == 0, log
+
+
+def test_a_script_with_its_own_loop_starts_again_from_a_snapshot(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "onecurve", "run", LOOP]
+    options = ["--plan", "replicate2 mb4"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    alone = subprocess.run([*command, "whole", "6", "0", *options], cwd=tmp_path, env=environment, check=False)
+    assert alone.returncode == 0
+    with subprocess.Popen(
+        [*command, "broken", "6", "0.05", *options],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("step 20 of 48") and lines.count(line) == 1:
+                (template,) = children_of(process.pid)
+                os.kill(children_of(template)[1], signal.SIGKILL)
+    output = "".join(lines)
+    assert process.returncode == 0, output
+    assert "lost rank 1 on " in output, output
+    steps = [int(line.split()[1]) for line in lines if line.startswith("step ")]
+    assert steps[:20] == list(range(1, 21))
+    assert steps[-1] == 48
+    assert steps[steps.index(20) + 1 :][0] > 1, "it has started from the beginning"
+    weights = [(tmp_path / out / "weights.safetensors").read_bytes() for out in ("whole", "broken")]
+    assert weights[0] == weights[1]
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @needs_root

@@ -62,6 +62,8 @@ class HostAssignment:
     """None if the host is refused."""
     work: str = ""
     """What the ranks do: a verb of their program."""
+    renews: bool = False
+    """True if no process takes part in two generations."""
     first_rank: int = 0
     """Rank of the host's first process; the others follow."""
     ranks: int = 0

@@ -24,6 +24,16 @@ class RunRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoopRequest:
+    """`onecurve run` of a script that has a training loop of its own."""
+
+    program: str
+    """The script. It is not called `script`, because it must not be imported beforehand: that would run it."""
+    arguments: tuple[str, ...]
+    verbose: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckRequest:
     """`onecurve check`."""
 

@@ -135,12 +135,13 @@ class Leader:
         plan: Plan | None = None,
         predicted: Mapping[str, float] | None = None,
         interruption: Interruption | None = None,
+        renews: bool = False,
     ) -> GenerationEnd:
         """Run one generation, and return how it ended; all ranks that live have left it then.
 
-        `work`: what the ranks do, a verb of their program. `interruption`: what ended the generation before. Raises
-        InterruptError if a host has received a signal before the start. After a signal during the generation, the
-        ranks end it by themselves.
+        `work`: what the ranks do, a verb of their program. `interruption`: what ended the generation before. `renews`:
+        have new processes for it. Raises InterruptError if a host has received a signal before the start. After a
+        signal during the generation, the ranks end it by themselves.
         """
         if self.stopped_by is not None:
             await self._raise_when_stopped()
@@ -158,7 +159,8 @@ class Leader:
                 interruption=interruption,
             )
             for host, assigned in assignments(generation, work, placement, members):
-                await self._coordination.put(self._keys.assignment(host), to_json(assigned), self._lease)
+                text = to_json(replace(assigned, renews=renews))
+                await self._coordination.put(self._keys.assignment(host), text, self._lease)
             names = {host: members[host].name for host, _ in placement}
             watching = asyncio.create_task(self._overseer.watch(self._generation, names))
             try:

@@ -152,7 +152,7 @@ class Member:
         number = assigned.generation.number
         if self._ranks is None or self._ranks.verb != assigned.work:
             await self._dismiss()
-            self._ranks = HostRanks(self._template, assigned.work, request, say, self._snapshots)
+            self._ranks = HostRanks(self._template, assigned.work, request, say, self._snapshots, assigned.renews)
         ranks = self._ranks
         await ranks.start(assigned.ranks)
         if self.stopped.done():

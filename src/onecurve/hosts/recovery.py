@@ -56,17 +56,18 @@ class Crews(Protocol):
         """The crew in which slow ranks do less; None if there is none. `speeds`: of these, where the others have 1."""
 
 
-async def lead(leader: Leader, work: str, count: HostRange, crews: Crews) -> str:
+async def lead(leader: Leader, work: str, count: HostRange, crews: Crews, renews: bool = False) -> str:
     """Run one generation after the other until the work is done; return the result of rank 0.
 
-    Raises the error that ended the run, if it cannot go on.
+    `renews`: no process takes part in two of them. Raises the error that ended the run, if it cannot go on.
     """
-    return await _Recovery(leader, work, count, crews).lead()
+    return await _Recovery(leader, work, count, crews, renews).lead()
 
 
 class _Recovery:
-    def __init__(self, leader: Leader, work: str, count: HostRange, crews: Crews) -> None:
+    def __init__(self, leader: Leader, work: str, count: HostRange, crews: Crews, renews: bool) -> None:
         self._leader, self._work, self._count, self._crews = leader, work, count, crews
+        self._renews = renews
         self._begin = time.time()
         self._sizes: dict[int, int] = {}
         """Ranks of the generations so far."""
@@ -116,7 +117,7 @@ class _Recovery:
         ]
         try:
             return await self._leader.run_generation(
-                self._work, crew.placement, crew.plan, crew.predicted, interruption
+                self._work, crew.placement, crew.plan, crew.predicted, interruption, self._renews
             )
         finally:
             for task in beside:
@@ -178,6 +179,8 @@ class _Recovery:
         self._has_trained = self._has_trained or end.step > 0
         number = self._leader.next_generation
         following = await self._next_crew(crew, end)
+        if self._renews:  # nobody else says it
+            self._leader.say(f"{end.why()}; all ranks start again")
         other_work = self._leader.next_generation > number  # to measure links; the ranks that knew the facts are gone
         interruption = Interruption(
             why=end.why(),

@@ -1,5 +1,6 @@
 """The path of the user's script. This module does not import torch."""
 
+import ast
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +39,28 @@ def script_path(script: Script, verb: str) -> Path:
         )
     refuse_missing(path)
     return path
+
+
+def has_own_loop(path: Path) -> bool:
+    """True if a script defines no function `job`, and calls `prepare`: it is a program with its own training loop.
+
+    The script is not executed.
+    """
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # its import says why
+        return False
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    prepares = any("prepare" in (getattr(call, "attr", ""), getattr(call, "id", "")) for call in calls)
+    return prepares and not any(map(_defines_job, tree.body))
+
+
+def _defines_job(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.FunctionDef):
+        return statement.name == "job"
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return any((alias.asname or alias.name) == "job" for alias in statement.names)
+    return False
 
 
 def refuse_missing(path: Path) -> None:

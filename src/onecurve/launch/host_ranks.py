@@ -42,9 +42,11 @@ class HostRanks:
         request: str,
         say: Callable[[str], None],
         snapshots: Snapshots | None = None,
+        renews: bool = False,
     ) -> None:
         """`verb`, `request`: what the ranks do. `say`: told what ranks want shown. `snapshots`: keeps those of the
-        ranks."""
+        ranks. `renews`: no process takes part in two generations."""
+        self._renews = renews
         self._template, self.verb = template, verb
         self._request, self._say = request, say
         self._snapshots = snapshots or Snapshots()
@@ -68,7 +70,7 @@ class HostRanks:
             self._drop(surplus)
         del self._ranks[count:]
         for place, rank in enumerate(self._ranks):
-            if not rank.can_go_on:
+            if self._renews or not rank.can_go_on:
                 self._drop(rank)
                 self._ranks[place] = self._fork()
         while len(self._ranks) < count:
@@ -139,7 +141,9 @@ class HostRanks:
     @property
     def facts_known(self) -> bool:
         """True if a rank that can go on knows the `JobFacts`."""
-        return any(rank.page.facts_known for rank in self._ranks if rank.can_go_on and rank.page is not None)
+        return not self._renews and any(
+            rank.page.facts_known for rank in self._ranks if rank.can_go_on and rank.page is not None
+        )
 
     async def leave(self, generation: int) -> None:
         """Have all ranks leave a generation that cannot go on. Those that do not leave in time are killed."""

@@ -72,6 +72,8 @@ class RunSettings:
     """Asked once per step."""
     regroup: Callable[[], bool] = lambda: False
     """Asked once per step: True if the run is to go on in another generation."""
+    hand_over: Callable[[], None] = lambda: None
+    """Called when all ranks have kept what the next generation continues from."""
     waited: Callable[[], float | None] = lambda: None
     """Asked once per step: the share of its time that this rank waits for others; None if that is not known."""
     on_slow: Callable[[float], None] = lambda _: None
@@ -196,6 +198,7 @@ class RunBuilder:
                 start_seconds=watch.seconds(),
                 lock=lock,
                 on_event=settings.on_event,
+                hand_over=settings.hand_over,
             )
         )
 

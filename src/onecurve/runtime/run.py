@@ -22,6 +22,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
+from onecurve.device.collectives import barrier
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.device.world import World
@@ -74,6 +75,8 @@ class RunComponents:
     lock: RunLock | None = None
     on_event: Callable[[SaveEvent], None]
     """Called with every event of a save."""
+    hand_over: Callable[[], None]
+    """Called when another generation is to go on with what has just been kept."""
 
 
 class Run:
@@ -101,8 +104,6 @@ class Run:
         self._newest: StepReport | None = None
         self._readable: StepReport | None = None
         self._best_improved = self._checkpoint_called = False
-        self.is_handed_over = False
-        """True if another generation is to go on with what `checkpoint` has just kept."""
         self._data_seconds = self._evaluation_seconds = self._checkpoint_seconds = 0.0
         self._last_end = time.perf_counter()
 
@@ -112,7 +113,7 @@ class Run:
         """Yield this rank's share of each step. With `backward="mine"` it is already on the device, and the random
         generators are seeded by (seed, step, rank)."""
         batches = iter(self._components.loaders.training)
-        while True:
+        while not self._is_stopped:
             begin = time.perf_counter()
             batch = next(batches, None)
             self._data_seconds = time.perf_counter() - begin
@@ -197,7 +198,9 @@ class Run:
             self._copy_state(self._checkpoints.snapshot)
         if regroups and (snapshots or not self._checkpoints.takes_snapshots):
             self._checkpoints.wait()
-            self.is_handed_over = True
+            self._pass_on_events()
+            barrier()  # until all ranks have kept their part
+            self._components.hand_over()
         self._pass_on_events()
 
     def finish(self) -> None:
@@ -315,6 +318,11 @@ class Run:
                 "this run calls backward by itself: call run.step(batch), or prepare it with backward='mine'"
             )
         return self._components.trainer
+
+    @property
+    def _is_stopped(self) -> bool:
+        """True if a rank was asked to stop."""
+        return self._readable is not None and self._readable.outcome.stop
 
     def _note(self, report: StepReport, late: bool) -> None:
         self._readable, self._newest = self._newest if late else report, report

@@ -56,6 +56,16 @@ class HostCrew(FixedCrew):
         return Crew([(host, self.ranks) for host in hosts], self.plan, self.predicted)
 
 
+class DeviceCrews(FixedCrew):
+    """Crews without a plan: a rank for each accelerator, or for each host that has none."""
+
+    async def choose(self, hosts: Hosts) -> Crew:
+        return Crew([(key, ranks_for(None, None, host.devices)) for key, host in hosts.items()])
+
+    async def larger(self, crew: Crew, hosts: Hosts, /) -> bool:
+        return (await self.choose(hosts)).size > crew.size
+
+
 @dataclass
 class GivenCrews(FixedCrew):
     """Crews for a plan that the user has given. If hosts are lost, it is fitted to those that are left."""

@@ -9,7 +9,7 @@ with oc.prepare(job(), out="runs/mine") as run:
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.change import read_change
@@ -18,11 +18,14 @@ from onecurve.describe.plan import Plan
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.device.world import World
 from onecurve.job.job import Job
+from onecurve.launch.launcher import Launcher
 from onecurve.planner.plan_choice import AUTO, read_plan
-from onecurve.runtime.build import RunSettings, build_run
+from onecurve.runtime.build import RunBuilder, RunSettings
 from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
+from onecurve.verbs.kept import LOCK_SECONDS
+from onecurve.verbs.loop_worker import loop_rank
 
 
 def prepare(
@@ -33,12 +36,15 @@ def prepare(
     change: str | Sequence[str] = (),
     backward: Literal["step", "mine"] = "step",
 ) -> Run:
-    """Prepare a job on this rank, alone or under torchrun, for a training loop of your own.
+    """Prepare a job on this rank, alone or under torchrun or `onecurve run`, for a training loop of your own.
+
+    Under `onecurve run script.py` (the script defines no `job()`) a rank or a host that fails is replaced, and the loop
+    starts again on all ranks, from the newest snapshot or checkpoint: give `out`.
 
     Args:
         job: The `onecurve.Job` to train.
-        plan: How to split it: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default: `"auto"`, a
-            replica of the model on every rank.
+        plan: How to split it: a `onecurve.Plan`, its short text form, or the path of a plan.toml. Default: `"auto"`,
+            that of `onecurve run --plan`, or a replica of the model on every rank.
         out: Folder for checkpoints; if it holds checkpoints of the same job, the run continues from the newest.
             Default: None, no checkpoints.
         change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
@@ -75,20 +81,30 @@ def prepare(
     manual = backward == "mine"
     if not manual:
         refuse_manual_backward(job, "prepare: run.step cannot train this job")
-    if is_rank_of_launcher() and not is_rank_of_torchrun():
+    rank = loop_rank()
+    if rank is None and is_rank_of_launcher() and not is_rank_of_torchrun():
         raise OnecurveError(
             "prepare: srun or mpirun has started several processes; a script with its own loop is started by torchrun, "
             "for example 'srun --ntasks-per-node=1 torchrun --nproc-per-node=8 …'"
         )
-    is_first = (World.from_environment() or World()).rank == 0
+    world = rank.world if rank is not None else World.from_environment() or World()
+    is_first = world.rank == 0
     settings = RunSettings(
         out=Path(out) if out is not None else None,
         change=changed,
         manual=manual,
         on_event=_warn if is_first else lambda _: None,
+        **(_asked_of(rank.kept.launcher) if rank is not None else {}),
     )
-    lock = lock_run(Path(out), job.save) if out is not None and is_first else None
-    run = build_run(job, read_plan(plan), settings, lock)
+    patience = LOCK_SECONDS if rank is not None and rank.kept.generation.number > 1 else 0.0
+    lock = lock_run(Path(out), job.save, patience) if out is not None and is_first else None
+    chosen = read_plan(plan)
+    if rank is None:
+        run = RunBuilder(job, settings).build(chosen, world, lock)
+    else:
+        generation = rank.kept.generation
+        chosen = chosen or generation.plan
+        run = RunBuilder(job, settings).build(chosen, world, lock, generation.interruption, rank.kept.memory)
     if is_first and manual:
         _say(
             f"{run.plan}, backward='mine': whether every plan computes the same depends on your loop; onecurve check "
@@ -99,6 +115,11 @@ def prepare(
     if is_first and run.warning:
         _say(run.warning)
     return run
+
+
+def _asked_of(launcher: Launcher) -> dict[str, Any]:
+    """What the launcher of `onecurve run` is asked once per step."""
+    return {"stop": launcher, "regroup": lambda: launcher.is_regroup_asked, "hand_over": launcher.hand_over}
 
 
 def _warn(event: SaveEvent) -> None:

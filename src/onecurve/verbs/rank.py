@@ -78,6 +78,10 @@ def _worker_maker(verb: str) -> Callable[[str, Say], Worker]:
         from onecurve.verbs.run_worker import RunWorker
 
         return RunWorker
+    if verb == "loop":
+        from onecurve.verbs.loop_worker import LoopWorker
+
+        return LoopWorker
     if verb == "check":
         from onecurve.verbs.check_worker import check_worker
 

@@ -21,7 +21,7 @@ from onecurve.describe.summary import RunSummary
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.hosts.recovery import lead
 from onecurve.hosts.rendezvous import Alone
-from onecurve.job.script_path import Script, script_path
+from onecurve.job.script_path import Script, has_own_loop, script_path
 from onecurve.launch.local import LocalRanks
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
@@ -31,6 +31,7 @@ from onecurve.verbs.crews import HostCrew
 from onecurve.verbs.hosts import Hosts, joined_hosts
 from onecurve.verbs.program import PROGRAM
 from onecurve.verbs.run_hosts import HostsRun
+from onecurve.verbs.run_loop import LoopRun
 
 _MIN_STEPS_TO_CALIBRATE = 20
 
@@ -54,6 +55,8 @@ def run(
     say: Callable[[str], None] = lambda _: None,
 ) -> RunSummary | None:
     """Train the job of a script, as `onecurve run` does.
+
+    A script that has no `job()` but calls `onecurve.prepare` is run as a program, on every rank.
 
     It starts its ranks on this host, and continues from the newest checkpoint in the run's folder. Under torchrun it is
     one of the ranks, as under srun and mpirun if they start several processes per host. If these start one process on
@@ -116,6 +119,10 @@ def run(
         verbose=is_verbose(),
     )
     joined = joined_hosts(hosts, folder / MEETING, join, key_file, say)
+    if has_own_loop(script) and not is_rank_of_launcher():
+        _refuse_options_of_jobs(request, precision, out)
+        LoopRun(script, arguments, chosen, ranks).run(joined, say)
+        return None
     if joined is not None:
         return _run_on_hosts(request, joined, chosen, ranks, precision)
     if is_rank_of_launcher() or ranks == 1 or (chosen is not None and chosen.mesh.size == 1 and ranks is None):
@@ -128,6 +135,16 @@ def run(
 def run_folder(script: Path, out: str | Path | None) -> Path:
     """The folder of a run: `out`, or runs/ and the script's name."""
     return Path(out) if out is not None else Path("runs") / script.stem
+
+
+def _refuse_options_of_jobs(request: RunRequest, precision: Sequence[str] | None, out: str | Path | None) -> None:
+    """Refuse options that a script with its own loop decides itself."""
+    given = {"--out": out is not None, "--fresh": request.fresh, "--change": bool(request.change)}
+    given |= {"--precision": precision is not None, "--tensorboard": request.tensorboard}
+    for option in (option for option, is_given in given.items() if is_given):
+        raise OnecurveError(
+            f"{option}: {request.script} has its own training loop instead of job(), which decides this: see oc.prepare"
+        )
 
 
 def _run_on_hosts(

@@ -4,7 +4,6 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -44,15 +43,13 @@ from onecurve.runs.folder import (
     refuse_foreign_folder,
 )
 from onecurve.runtime.build import RunBuilder, RunSettings
-from onecurve.runtime.checkpoints import KeptMemory, lock_run
+from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
 from onecurve.train.step_report import StepReport
+from onecurve.verbs.kept import LOCK_SECONDS, Kept
 from onecurve.verbs.proof import PlanProof
 from onecurve.verbs.run_log import LoopProgress, RunLog
-
-_LOCK_SECONDS = 5.0
-"""Loader processes of a rank that was killed may hold the lock of the run's folder for a moment."""
 
 
 class RunWorker:
@@ -75,27 +72,6 @@ class RunWorker:
         return json.dumps(to_plain(summary)) if summary is not None else ""  # Python's JSON keeps NaN
 
 
-@dataclass(frozen=True)
-class Kept:
-    """What a rank has whose launcher leads it through generations."""
-
-    launcher: Launcher
-    generation: Generation
-
-    @property
-    def memory(self) -> KeptMemory:
-        """The memory that the launcher keeps."""
-        interruption = self.generation.interruption
-        if interruption is None:
-            return KeptMemory(keeper=self.launcher)
-        return KeptMemory(
-            keeper=self.launcher,
-            snapshot_of=self.launcher.snapshots if interruption.snapshot is not None else None,
-            failures=interruption.failures,
-            run_seconds=interruption.run_seconds,
-        )
-
-
 class Training:
     """One rank's run."""
 
@@ -114,6 +90,7 @@ class Training:
             change=request.change,
             stop=lambda: self._stop is not None and self._stop(),
             regroup=lambda: self._launcher is not None and self._launcher.is_regroup_asked,
+            hand_over=lambda: self._launcher.hand_over() if self._launcher is not None else None,
             waited=lambda: self._launcher.waited() if self._launcher is not None else None,
             on_slow=lambda speed: self._launcher.slow(speed) if self._launcher is not None else None,
             on_event=self._events.append,
@@ -139,7 +116,7 @@ class Training:
         interruption = generation.interruption if generation is not None else None
         if is_first:
             refuse_foreign_folder(out)
-        lock = lock_run(out, self._job.save, _LOCK_SECONDS if interruption is not None else 0.0) if is_first else None
+        lock = lock_run(out, self._job.save, LOCK_SECONDS if interruption is not None else 0.0) if is_first else None
         memory = kept.memory if kept is not None else None
         with self._builder.build(plan, world, lock, interruption, memory) as run:
             if is_first and not run.resumed:
@@ -212,9 +189,6 @@ def _loop(run: Run, log: RunLog, launcher: Launcher | None) -> LoopProgress:
             log.write_events()
         if stops:
             break
-        if run.is_handed_over and launcher is not None:
-            barrier()  # until all ranks have kept their part
-            launcher.hand_over()
     if run.reports_late and newest is not None:
         _log_step(log, progress, newest)
     return progress
