@@ -31,7 +31,7 @@ def chaos(scenario: str, *options: str) -> tuple[dict[str, Any], str]:
     [
         ("kill", ("--count", "1")),
         ("stop", ("--count", "1")),
-        ("flip", ("--count", "1")),
+        pytest.param("flip", ("--count", "1"), marks=pytest.mark.slow),
         pytest.param("oom", ("--count", "1"), marks=[needs_root, pytest.mark.slow]),
         pytest.param("host", ("--count", "1"), marks=[needs_root, pytest.mark.slow]),
         pytest.param("leader", ("--count", "1", "--steps", "200"), marks=[needs_root, pytest.mark.slow]),
