@@ -141,7 +141,7 @@ class HostStall:
 
 
 @dataclass(frozen=True)
-class SlowRank:
+class Straggler:
     """A rank that the others wait for most of the time."""
 
     rank: int
@@ -150,11 +150,11 @@ class SlowRank:
 
 
 @dataclass(frozen=True)
-class SlowRanks:
-    """The slow ranks of a host."""
+class Stragglers:
+    """The stragglers of a host."""
 
     generation: int
-    ranks: tuple[SlowRank, ...]
+    ranks: tuple[Straggler, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,11 +14,11 @@ from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.generation import Generation, Interruption
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd
 from onecurve.describe.plan import Plan
+from onecurve.hosts.followed_keys import FollowedKeys, Updates
 from onecurve.hosts.generation_end import GenerationEnd
 from onecurve.hosts.member import Member
-from onecurve.hosts.news import News
-from onecurve.hosts.overseer import Overseer
-from onecurve.hosts.roster import Roster
+from onecurve.hosts.membership import Membership
+from onecurve.hosts.rank_monitor import RankMonitor
 from onecurve.hosts.run_keys import RunKeys
 from onecurve.launch.event_loop import first_to_end
 from onecurve.launch.failure import RankFailedError
@@ -56,19 +56,21 @@ class Leader:
         self._reports: dict[str, HostReport] = {}
         self._regroup: tuple[int, str] = (0, "")
         """The newest generation that was asked to hand over to the next one, and why."""
-        self.news = News(coordination)
-        self._roster = Roster(coordination, lease, keys, member.host, self.news, gathers=self.inherited is None)
-        self._overseer = Overseer(coordination, lease, keys, say)
+        self._followed = FollowedKeys(coordination)
+        self._membership = Membership(
+            coordination, lease, keys, member.host, self._followed, gathers=self.inherited is None
+        )
+        self._monitor = RankMonitor(coordination, lease, keys, say)
 
     def __enter__(self) -> Self:
-        self.news.follow(self._keys.reports, self._on_report)
-        self.news.follow(self._keys.stalls, self._overseer.on_stall)
-        self.news.follow(self._keys.slow, self._overseer.on_slow)
+        self._followed.follow(self._keys.reports, self._on_report)
+        self._followed.follow(self._keys.stalls, self._monitor.on_stall)
+        self._followed.follow(self._keys.stragglers, self._monitor.on_straggler)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._roster.close()
-        self.news.__exit__(*error)
+        self._membership.close()
+        self._followed.__exit__(*error)
 
     @property
     def next_generation(self) -> int:
@@ -78,32 +80,36 @@ class Leader:
     @property
     def hosts(self) -> int:
         """Number of hosts that are here."""
-        return len(self._roster.present)
+        return len(self._membership.present)
 
     @property
     def candidates(self) -> Mapping[str, HostRegistration]:
         """The hosts that the run could have now: its own that are here, and others that have joined since."""
-        return self._roster.candidates
+        return self._membership.candidates
 
     @property
-    def slow_ranks(self) -> dict[int, tuple[str, float]]:
+    def stragglers(self) -> dict[int, tuple[str, float]]:
         """Ranks of the current generation that are slow: names of their hosts, and speeds, where the others have 1."""
-        found = self._overseer.slow_ranks(self._generation)
-        return {rank: (self._roster.members[host].name, speed) for rank, (host, speed) in found.items()}
+        found = self._monitor.stragglers(self._generation)
+        return {rank: (self._membership.members[host].name, speed) for rank, (host, speed) in found.items()}
 
     @property
     def stopped_by(self) -> SignalName | None:
         """The signal that a host of the run has received; None if none has."""
         return self._member.stopped.result() if self._member.stopped.done() else None
 
+    def updates(self) -> Updates:
+        """Updates, from now on, of what the hosts write."""
+        return self._followed.updates()
+
     async def wait_for_hosts(self, count: HostRange, seconds: float | None = None) -> Mapping[str, HostRegistration]:
-        """Wait until enough hosts are here, see `Roster.wait`; return their registrations, the leader's own first.
+        """Wait until enough hosts are here, see `Membership.wait`; return their registrations, the leader's own first.
 
         Raises InterruptError if there are not enough hosts after `seconds`.
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self.unless_stopped(self._roster.wait(count, self._place, self.say))
+                return await self.unless_stopped(self._membership.wait(count, self._place, self.say))
         except TimeoutError:
             raise InterruptError(
                 f"there are not enough hosts after {seconds:.0f} s; started again, the run continues", "SIGTERM"
@@ -147,7 +153,7 @@ class Leader:
             await self._raise_when_stopped()
         self._generation += 1
         self._reports.clear()
-        members = self._roster.members
+        members = self._membership.members
         async with served_store(members[self.host].address) as store:
             generation = Generation(
                 number=self._generation,
@@ -162,7 +168,7 @@ class Leader:
                 text = to_json(replace(assigned, renews=renews))
                 await self._coordination.put(self._keys.assignment(host), text, self._lease)
             names = {host: members[host].name for host, _ in placement}
-            watching = asyncio.create_task(self._overseer.watch(self._generation, names))
+            watching = asyncio.create_task(self._monitor.watch(self._generation, names))
             try:
                 return await self._wait_for_reports(names)
             finally:
@@ -171,11 +177,12 @@ class Leader:
     async def end_inherited(self) -> GenerationEnd:
         """End the generation that a leader who is lost has begun; return how it ended."""
         await self._member.declare_broken(self._generation)
-        present = self._roster.present
+        present = self._membership.present
+        updates = self.updates()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
                 while present.keys() - self._reports.keys() or self.host not in self._reports:
-                    await self.news.wait()
+                    await updates.wait()
         reports = [(present[host].name, report) for host, report in self._reports.items() if host in present]
         return GenerationEnd(reports=reports, lost=["that led the run"], broken_at=self._member.broken_at)
 
@@ -190,14 +197,15 @@ class Leader:
 
     async def wait_until_left(self) -> None:
         """Wait until the other hosts have left, or for some seconds."""
-        await self._roster.wait_until_left(_LEAVE_SECONDS)
+        await self._membership.wait_until_left(_LEAVE_SECONDS)
 
     async def _wait_for_reports(self, names: Mapping[str, str]) -> GenerationEnd:
         """Wait until all hosts have ended the generation, or are lost. `names`: of the hosts."""
         lost: list[str] = []
+        updates = self.updates()
         while any(host not in self._reports and host not in lost for host in names):
-            await self.news.wait()
-            gone = [host for host in names if host not in self._roster.present and host not in self._reports]
+            await updates.wait()
+            gone = [host for host in names if host not in self._membership.present and host not in self._reports]
             if len(gone) > len(lost):
                 lost = gone
                 await self._member.declare_broken(self._generation)

@@ -3,7 +3,7 @@
 from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import to_json
-from onecurve.describe.host import HostStall, RankPosition, SlowRank, SlowRanks
+from onecurve.describe.host import HostStall, RankPosition, Straggler, Stragglers
 from onecurve.hosts.run_keys import RunKeys
 
 
@@ -23,8 +23,8 @@ class RankNotes:
         else:
             await self._coordination.delete(key)
 
-    async def slow(self, rank: int, speed: float) -> None:
+    async def straggles(self, rank: int, speed: float) -> None:
         """The others wait for this rank most of the time. `speed`: of this one, where they have 1."""
         self._speeds[rank] = speed
-        slow = SlowRanks(self._generation, tuple(SlowRank(*each) for each in self._speeds.items()))
-        await self._coordination.put(f"{self._keys.slow}{self._host}", to_json(slow), self._lease)
+        stragglers = Stragglers(self._generation, tuple(Straggler(*each) for each in self._speeds.items()))
+        await self._coordination.put(f"{self._keys.stragglers}{self._host}", to_json(stragglers), self._lease)

@@ -127,18 +127,19 @@ class _Recovery:
     async def _improve(self, crew: Crew, considered: set[str]) -> None:
         """Ask the generation to end when another crew would be faster. `considered`: hosts that are not new."""
         leader, crews = self._leader, self._crews
+        updates = leader.updates()
         while True:
-            slow = leader.slow_ranks
-            if slow and self._rebalance(crew, {rank: speed for rank, (_, speed) in slow.items()}):
-                names = ", ".join(f"rank {rank} on {host}" for rank, (host, _) in slow.items())
-                return await leader.regroup(f"{names} {'is' if len(slow) == 1 else 'are'} slow")
+            stragglers = leader.stragglers
+            if stragglers and self._rebalance(crew, {rank: speed for rank, (_, speed) in stragglers.items()}):
+                names = ", ".join(f"rank {rank} on {host}" for rank, (host, _) in stragglers.items())
+                return await leader.regroup(f"{names} {'is' if len(stragglers) == 1 else 'are'} slow")
             hosts = leader.candidates
             joined = [registration.name for host, registration in hosts.items() if host not in considered]
             considered |= hosts.keys()
             if joined and await self._unless_it_fails(crews.larger(crew, hosts)):
                 self._asked = "grow"
                 return await leader.regroup(f"{', '.join(joined)} {'has' if len(joined) == 1 else 'have'} joined")
-            await leader.news.wait()
+            await updates.wait()
 
     def _rebalance(self, crew: Crew, speeds: Mapping[int, float]) -> bool:
         """Choose a crew in which slow ranks do less; return False if there is none, or the last change is not long ago.

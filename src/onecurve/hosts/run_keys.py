@@ -32,9 +32,9 @@ class RunKeys:
         return f"{self.run}/stalls/"
 
     @property
-    def slow(self) -> str:
-        """Begins what hosts say that have slow ranks."""
-        return f"{self.run}/slow/"
+    def stragglers(self) -> str:
+        """Begins what hosts say that have stragglers."""
+        return f"{self.run}/stragglers/"
 
     def assignment(self, host: str) -> str:
         return f"{self.run}/assignments/{host}"

@@ -17,7 +17,7 @@ from onecurve.device.kernel_kills import KernelKills
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure import CAUSE_SECONDS, is_cause
 from onecurve.launch.message_socket import Message, MessageSocket
-from onecurve.launch.rank_news import RankNews
+from onecurve.launch.rank_observer import RankObserver
 from onecurve.launch.rank_process import RankProcess
 from onecurve.launch.rank_watch import POLL_SECONDS, RankWatch
 from onecurve.launch.snapshot_sender import SnapshotSender
@@ -53,7 +53,7 @@ class HostRanks:
         self._sender: SnapshotSender | None = None
         self._ranks: list[RankProcess] = []
         """By their local ranks."""
-        self._slow: dict[int, float] = {}
+        self._stragglers: dict[int, float] = {}
         """Ranks that are slow, with their speeds, of which nobody has been told."""
         self._kernel_kills = KernelKills()
         self._changed = asyncio.Event()
@@ -77,16 +77,19 @@ class HostRanks:
             self._ranks.append(self._fork())
 
     async def run(
-        self, assignments: Sequence[Assignment], sender: SnapshotSender | None = None, news: RankNews | None = None
+        self,
+        assignments: Sequence[Assignment],
+        sender: SnapshotSender | None = None,
+        observer: RankObserver | None = None,
     ) -> list[str]:
         """Run one generation; return the ranks' results. Raises RanksFailedError as soon as a rank fails.
 
-        `sender`: sends the ranks' snapshots to another host. `news`: told about the ranks.
+        `sender`: sends the ranks' snapshots to another host. `observer`: told about the ranks.
         """
         self._sender = sender
         for rank, assignment in zip(self._ranks, assignments, strict=True):
             rank.assign(assignment, self._snapshots_for(assignment.generation))
-        watching = asyncio.create_task(self._watch(news))
+        watching = asyncio.create_task(self._watch(observer))
         try:
             while not any(rank.failure for rank in self._ranks):
                 results = [rank.result for rank in self._ranks if rank.result is not None]
@@ -97,7 +100,7 @@ class HostRanks:
         finally:
             watching.cancel()
 
-    async def _watch(self, news: RankNews | None) -> None:
+    async def _watch(self, observer: RankObserver | None) -> None:
         """Look every now and then how far the ranks are."""
         watch = RankWatch(self._ranks)
         told: tuple[RankPosition, ...] = ()
@@ -106,15 +109,15 @@ class HostRanks:
             self._kernel_kills.look()
             if watch.poll():
                 self._changed.set()
-            slow, self._slow = self._slow, {}
-            if news is None:
+            stragglers, self._stragglers = self._stragglers, {}
+            if observer is None:
                 continue
             with suppress(OnecurveError):  # the other hosts cannot be told now; whoever needs them notices that too
                 if (stall := watch.stall()) != told:
                     told = stall
-                    await news.stalled(stall)
-                for rank, speed in slow.items():
-                    await news.slow(rank, speed)
+                    await observer.stalled(stall)
+                for rank, speed in stragglers.items():
+                    await observer.straggles(rank, speed)
 
     def regroup(self, generation: int) -> None:
         """Ask the ranks to leave a generation after the next snapshot."""
@@ -206,7 +209,7 @@ class HostRanks:
             say=self._say,
             on_slot=self._on_slot,
             kernel_killed=self._kernel_kills.look,
-            on_slow=self._on_slow,
+            on_straggler=self._on_straggler,
         )
         with other:
             rank.number = self._template.fork(self.verb, self._request, other.fileno(), partial(self._on_report, rank))
@@ -222,7 +225,7 @@ class HostRanks:
         return all(rank.has_left for rank in self._ranks)
 
     async def _changed_until(self, is_done: Callable[[], bool], seconds: float) -> bool:
-        """Wait for news of ranks until something is true; return False if it is not after this time."""
+        """Wait for messages and ends of ranks until something is true; return False if it is not after this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not is_done():
@@ -230,7 +233,7 @@ class HostRanks:
         return is_done()
 
     async def _change(self) -> None:
-        """Wait for news of a rank."""
+        """Wait for a message or the end of a rank."""
         await self._changed.wait()
         self._changed.clear()
         if self._lost_template is not None:
@@ -252,8 +255,8 @@ class HostRanks:
         if self._sender is not None and memory is not None and rank.page is not None:
             self._sender.send(rank.rank, slot, memory, partial(rank.page.note_copied, generation))
 
-    def _on_slow(self, rank: RankProcess, speed: float) -> None:
-        self._slow[rank.rank] = speed
+    def _on_straggler(self, rank: RankProcess, speed: float) -> None:
+        self._stragglers[rank.rank] = speed
 
     def _on_report(self, rank: RankProcess, report: Message) -> None:
         """Take in what the template reports about a rank."""

@@ -149,9 +149,9 @@ class Launcher:
             return None
         return self._wait_share.at_end_of_rounds(progress(threading.main_thread().ident or 0).collectives)
 
-    def slow(self, speed: float) -> None:
-        """Say that this rank is slow. `speed`: where the others have 1."""
-        self._send({"slow": speed})
+    def straggles(self, speed: float) -> None:
+        """Say that the others wait for this rank most of the time. `speed`: where the others have 1."""
+        self._send({"straggles": speed})
 
     def say(self, text: str) -> None:
         """Show a short text to the user."""

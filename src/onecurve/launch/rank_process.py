@@ -31,7 +31,7 @@ class RankProcess:
     """Told about the memory of the rank's snapshots."""
     kernel_killed: Callable[[], bool]
     """True if the kernel has just killed a process for want of memory."""
-    on_slow: Callable[["RankProcess", float], None]
+    on_straggler: Callable[["RankProcess", float], None]
     """Told the rank's speed, where the others have 1, if they wait for it most of the time."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
@@ -124,7 +124,7 @@ class RankProcess:
             self.stack = StackDump(self.channel.take_descriptor())
         elif "slot" in message:
             self.on_slot(self, message)
-        elif "slow" in message:
-            self.on_slow(self, message["slow"])
+        elif "straggles" in message:
+            self.on_straggler(self, message["straggles"])
         else:
             self.say(message["say"])

@@ -47,8 +47,8 @@ from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_m
 from onecurve.runtime.proof import Proof
 from onecurve.runtime.replicas import Replicas
 from onecurve.runtime.run import Run, RunComponents, saved_tensors
-from onecurve.runtime.slowness import Slowness
 from onecurve.runtime.stopwatch import Stopwatch
+from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.state import TrainState
@@ -76,7 +76,7 @@ class RunSettings:
     """Called when all ranks have kept what the next generation continues from."""
     waited: Callable[[], float | None] = lambda: None
     """Asked once per step: the share of its time that this rank waits for others; None if that is not known."""
-    on_slow: Callable[[float], None] = lambda _: None
+    on_straggler: Callable[[float], None] = lambda _: None
     """Told this rank's speed, where the others have 1, if they wait for it most of the time."""
     on_event: Callable[[SaveEvent], None] = lambda _: None
     on_facts: Callable[[], None] = lambda: None
@@ -155,8 +155,8 @@ class RunBuilder:
             )
         if knows_facts and not settings.manual and checkpoints is not None and checkpoints.exist():
             deferred = replace(deferred, is_filled_later=True)
-        slow = Slowness(plan, data_rank, settings.waited, settings.on_slow)
-        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints, slow)
+        straggler = StragglerDetector(plan, data_rank, settings.waited, settings.on_straggler)
+        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints, straggler)
         if not knows_facts:
             _try_metrics(assembly, process.loaders)
         refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
@@ -186,7 +186,7 @@ class RunBuilder:
                 steps=steps,
                 parameters=process.parameters,
                 checkpoints=checkpoints,
-                slow=slow,
+                straggler=straggler,
                 replicas=Replicas(
                     [tensor.local for tensor in assembly.part.parameters], mesh.replica_group, mesh.replica_ranks
                 ),
@@ -246,7 +246,7 @@ class RunBuilder:
         process: JobProcess,
         deferred: DeferredModel,
         checkpoints: Checkpoints | None,
-        slow: Slowness,
+        straggler: StragglerDetector,
     ) -> Assembly | ManualAssembly:
         settings = self._settings
         flags = StepFlags(stop=settings.stop)
@@ -257,7 +257,7 @@ class RunBuilder:
                 snapshot=lambda: checkpoints.snapshot_due(settings.regroup()),
                 snapshot_blocked=checkpoints.snapshot_blocked,
                 regroup=settings.regroup,
-                waited=slow.waited,
+                waited=straggler.waited,
             )
         if self._settings.manual:
             return assemble_manual(self._job, resolved.plan, mesh, device, process.data, deferred, flags)

@@ -32,7 +32,7 @@ from onecurve.runs.lock import RunLock
 from onecurve.runtime.checkpoints import Checkpoints, ListTensors
 from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.replicas import Replicas
-from onecurve.runtime.slowness import Slowness
+from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.state import TrainState
@@ -59,7 +59,7 @@ class RunComponents:
     parameters: int
     checkpoints: Checkpoints | None
     """None if the run has no folder, or the job saves no checkpoints."""
-    slow: Slowness
+    straggler: StragglerDetector
     replicas: Replicas
     best: BestTracker | None
     """None if the job has no evaluation."""
@@ -132,7 +132,7 @@ class Run:
         now = time.perf_counter()
         self._note(report, late=self.reports_late)
         if self._readable is not None:
-            self._components.slow.add(self._readable.outcome)
+            self._components.straggler.add(self._readable.outcome)
         seconds = {
             "data": self._data_seconds,
             "evaluation": self._evaluation_seconds,

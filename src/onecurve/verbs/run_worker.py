@@ -92,7 +92,7 @@ class Training:
             regroup=lambda: self._launcher is not None and self._launcher.is_regroup_asked,
             hand_over=lambda: self._launcher.hand_over() if self._launcher is not None else None,
             waited=lambda: self._launcher.waited() if self._launcher is not None else None,
-            on_slow=lambda speed: self._launcher.slow(speed) if self._launcher is not None else None,
+            on_straggler=lambda speed: self._launcher.straggles(speed) if self._launcher is not None else None,
             on_event=self._events.append,
             on_facts=self._note_facts,
             proof=self._proof,

@@ -8,39 +8,39 @@ from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.entry import Change
 from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
-from onecurve.describe.host import GivenUpRank, HostStall, SlowRanks
+from onecurve.describe.host import GivenUpRank, HostStall, Stragglers
 from onecurve.hosts.run_keys import RunKeys
 from onecurve.hosts.stalls import HungRanks
 
 _POLL_SECONDS = 0.5
 
 
-class Overseer:
+class RankMonitor:
     """What the leader knows about the ranks of all hosts. It is written only by hosts whose ranks stand still or are
     slow, so that nothing is said while all is well."""
 
     def __init__(self, coordination: Coordination, lease: Lease, keys: RunKeys, say: Callable[[str], None]) -> None:
         self._coordination, self._lease, self._keys, self._say = coordination, lease, keys, say
         self._stalls: dict[str, HostStall] = {}
-        self._slow: dict[str, SlowRanks] = {}
+        self._stragglers: dict[str, Stragglers] = {}
 
     def on_stall(self, host: str, change: Change) -> None:
         self._stalls.pop(host, None)
         if change.value is not None:
             self._stalls[host] = from_json(HostStall, change.value.encode(), f"ranks of host {host}")
 
-    def on_slow(self, host: str, change: Change) -> None:
-        self._slow.pop(host, None)
+    def on_straggler(self, host: str, change: Change) -> None:
+        self._stragglers.pop(host, None)
         if change.value is not None:
-            self._slow[host] = from_json(SlowRanks, change.value.encode(), f"slow ranks of host {host}")
+            self._stragglers[host] = from_json(Stragglers, change.value.encode(), f"stragglers of host {host}")
 
-    def slow_ranks(self, generation: int) -> dict[int, tuple[str, float]]:
+    def stragglers(self, generation: int) -> dict[int, tuple[str, float]]:
         """Ranks of a generation that are slow: their hosts, and their speeds, where the others have 1."""
         return {
             each.rank: (host, each.speed)
-            for host, slow in self._slow.items()
-            if slow.generation == generation
-            for each in slow.ranks
+            for host, found in self._stragglers.items()
+            if found.generation == generation
+            for each in found.ranks
         }
 
     async def watch(self, generation: int, names: Mapping[str, str]) -> NoReturn:

@@ -10,7 +10,7 @@ from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration
-from onecurve.hosts.news import News
+from onecurve.hosts.followed_keys import FollowedKeys
 from onecurve.hosts.run_keys import RunKeys
 
 _SAY_SECONDS = 10.0
@@ -21,15 +21,15 @@ _TURN_AWAY_SECONDS = 6.0
 """A host may come in place of another one before the loss of that one is known, which takes as long as a lease."""
 
 
-class Roster:
+class Membership:
     """Hosts by the keys of their registrations. The leader's own is always a member, and the first."""
 
     def __init__(
-        self, coordination: Coordination, lease: Lease, keys: RunKeys, own: str, news: News, gathers: bool
+        self, coordination: Coordination, lease: Lease, keys: RunKeys, own: str, followed: FollowedKeys, gathers: bool
     ) -> None:
         """`gathers`: wait a while for further hosts before the first members are chosen."""
         self._coordination, self._lease, self._keys = coordination, lease, keys
-        self._own, self._news, self._gathers = own, news, gathers
+        self._own, self._followed, self._gathers = own, followed, gathers
         self.present: dict[str, HostRegistration] = {}
         """The hosts that are here."""
         self.members: Mapping[str, HostRegistration] = {}
@@ -37,7 +37,7 @@ class Roster:
         self._most = 0
         """How many it may have."""
         self._refusals: list[asyncio.Task[None]] = []
-        news.follow(keys.hosts, self._take)
+        followed.follow(keys.hosts, self._take)
 
     @property
     def candidates(self) -> Mapping[str, HostRegistration]:
@@ -53,11 +53,12 @@ class Roster:
         until the run needs them, or are turned away if it has as many as it may. `place`: where the hosts meet. `say`:
         told which are here.
         """
+        updates = self._followed.updates()
         while len(self.present) < count.least or self._own not in self.present:
-            if not await self._news.wait_for(_SAY_SECONDS):
+            if not await updates.wait_for(_SAY_SECONDS):
                 names = ", ".join(sorted(registration.name for registration in self.present.values()))
                 say(f"waiting for hosts in {place}: {len(self.present)} of {count} are here ({names})")
-        while self._gathers and len(self.present) < count.most and await self._news.wait_for(_GATHER_SECONDS):
+        while self._gathers and len(self.present) < count.most and await updates.wait_for(_GATHER_SECONDS):
             pass
         self._gathers = False
         self._most = count.most
@@ -72,10 +73,11 @@ class Roster:
 
     async def wait_until_left(self, seconds: float) -> None:
         """Wait until the other members have left, or for this time."""
+        updates = self._followed.updates()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.present.keys() & self.members.keys() - {self._own}:
-                    await self._news.wait()
+                    await updates.wait()
 
     def close(self) -> None:
         for refusal in self._refusals:

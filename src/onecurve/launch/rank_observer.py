@@ -5,11 +5,11 @@ from typing import Protocol
 from onecurve.describe.host import RankPosition
 
 
-class RankNews(Protocol):
+class RankObserver(Protocol):
     """Told by `HostRanks`."""
 
     async def stalled(self, positions: tuple[RankPosition, ...]) -> None:
         """All ranks of this host make no progress, and are here; () when one does again."""
 
-    async def slow(self, rank: int, speed: float) -> None:
+    async def straggles(self, rank: int, speed: float) -> None:
         """The others wait for this rank most of the time. `speed`: of this one, where they have 1."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from onecurve.describe.plan import Plan
-from onecurve.runtime.slowness import Slowness
+from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.step_report import outcome
 
 OUTCOME = outcome([1.0, 8.0, 4.0, *[0.0] * 6], 8)
@@ -15,7 +15,7 @@ def speeds_told(waits: list[tuple[float, float]], plan: str = "replicate2 mb4", 
     """What rank 1 says. `waits`: of rank 1 and rank 0, step by step."""
     told: list[float] = []
     now, own = [0.0], [0.0]
-    slow = Slowness(Plan.parse(plan), 1, lambda: own[0], told.append, lambda: now[0])
+    slow = StragglerDetector(Plan.parse(plan), 1, lambda: own[0], told.append, lambda: now[0])
     for mine, other in waits:
         own[0] = mine
         slow.waited()

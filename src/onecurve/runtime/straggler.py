@@ -15,7 +15,7 @@ _AGAIN_SECONDS = 60.0
 """A rank that stays slow says so again after this time."""
 
 
-class Slowness:
+class StragglerDetector:
     """One rank's view. All ranks exchange the share of their time that they wait, with every step."""
 
     def __init__(
