@@ -61,5 +61,8 @@ def hold_lock(seconds: float) -> None:
 def job(width: int = 64, batch: int = 8, steps: int = 120, context: int = 64, depth: int = 2, every: int = 0) -> oc.Job:
     found = gpt.job(width=width, batch=batch, steps=steps, context=context, depth=depth)
     return replace(
-        found, model=lambda: FaultyGPT(width, depth, heads=4, context=context), save=oc.Save(every=every or None)
+        found,
+        model=lambda: FaultyGPT(width, depth, heads=4, context=context),
+        evaluate=None,
+        save=oc.Save(every=every or None),
     )

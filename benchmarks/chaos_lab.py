@@ -3,33 +3,43 @@
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watched_run import Record, WatchedRun
+import numpy as np
+from safetensors.numpy import load_file
+from watched_run import Record, Records, WatchedRun
 
 JOB_FILE = Path(__file__).parent / "chaos_job.py"
 STEPS = 120
 JOB = ("batch=8", "width=64")
+TOLERANCE = 1e-9
+"""Of weights in float64 that another plan has trained."""
 PLANS = ("replicate3 mb(3,3,2)", "shard3 mb(3,3,2)", "tensor2 mb8", "pipeline2 mb2×4", "replicate2·pipeline2 mb2×2")
 
 
 @dataclass
 class Found:
-    """What a scenario has shown."""
+    """What a scenario has shown. None: it does not measure that."""
 
     scenario: str
     runs: int = 0
     finished: int = 0
-    exact: int = 0
+    exact: int | None = None
     recoveries: list[float] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
-    lost_steps: int = 0
-    interval: int = 0
+    lost_steps: int | None = None
+    interval: int | None = None
+    effective_time: float | None = None
+    named: int | None = None
+    false_alarms: int | None = None
+    both_committed: int | None = None
+    step_ratio: float | None = None
+    memory_ratio: float | None = None
     more: dict[str, Any] = field(default_factory=dict)
-    """What only this scenario measures."""
+    """What is not in every scenario's output."""
 
     def as_json(self) -> dict[str, Any]:
         plain = asdict(self)
@@ -41,6 +51,14 @@ class Found:
             "start_s": statistics.median(starts) if starts else None,
             **more,
         }
+
+    def judge(self, records: Records, is_exact: bool, steps: int) -> None:
+        """Count a run that has finished. `is_exact`: its weights are as they should be. `steps`: that it must have."""
+        self.finished += 1
+        self.exact = (self.exact or 0) + (is_exact and counted_once(records.all(), steps))
+        generations = [record for record in records.all() if record["kind"] == "generation"]
+        self.interval = max([self.interval or 0, *records.intervals()])
+        self.lost_steps = max([self.lost_steps or 0, *(record["lost_steps"] for record in generations)])
 
 
 class Lab:
@@ -79,7 +97,7 @@ class Lab:
 
 def causes(run: WatchedRun, generation: int = 2) -> str:
     """Where the time of the recovery went."""
-    found = [record for record in run.records() if record["kind"] == "generation"]
+    found = [record for record in run.records.all() if record["kind"] == "generation"]
     found = [record for record in found if record["generation"] == generation]
     if not found:
         return ""
@@ -88,16 +106,16 @@ def causes(run: WatchedRun, generation: int = 2) -> str:
 
 
 def judge(run: WatchedRun, found: Found, expected: bytes, status: int | None) -> None:
-    """Count how a run has ended."""
+    """Count how a run has ended, whose weights must be these."""
     found.runs += 1
-    if status != 0:
-        return
-    found.finished += 1
-    generations = [record for record in run.records() if record["kind"] == "generation"]
-    found.interval = max([found.interval, *run.intervals()])
-    found.lost_steps = max([found.lost_steps, *(record["lost_steps"] for record in generations)])
-    weights = (run.folder / "weights.safetensors").read_bytes()
-    found.exact += weights == expected and counted_once(run.records(), STEPS)
+    if status == 0:
+        found.judge(run.records, (run.folder / "weights.safetensors").read_bytes() == expected, STEPS)
+
+
+def difference(run: Path, expected: Mapping[str, np.ndarray]) -> float:
+    """The largest difference between the weights of a run and the expected ones."""
+    weights = load_file(run / "weights.safetensors")
+    return max(float(abs(weights[name] - value).max()) for name, value in expected.items())
 
 
 def counted_once(records: Sequence[Record], steps: int) -> bool:

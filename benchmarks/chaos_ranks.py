@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from chaos_lab import JOB, PLANS, STEPS, Found, Lab, causes, counted_once, judge, say
+from chaos_lab import JOB, PLANS, STEPS, TOLERANCE, Found, Lab, causes, difference, judge, say
 from safetensors.numpy import load_file
 from watched_run import PATIENCE, WatchedRun, children
 
@@ -49,8 +49,8 @@ def _kill_under_torchrun(lab: Lab, found: Found, plan: str, at: int) -> None:
     with lab.start(plan, STEPS, *JOB, "every=10", launcher=launcher) as run:
         run.wait_for_step(1, at)
         os.kill(children(run.process.pid)[-1], signal.SIGKILL)
-        killed, known = time.time(), len(run.steps(1))
-        while run.process.poll() is None and len(run.steps(1)) <= known + 1 and time.time() < killed + PATIENCE:
+        killed, known = time.time(), len(run.records.steps(1))
+        while run.process.poll() is None and len(run.records.steps(1)) <= known + 1 and time.time() < killed + PATIENCE:
             time.sleep(0.005)
         took = time.time() - killed
         peer["runs"] += 1
@@ -74,7 +74,7 @@ def _signal_one(run: WatchedRun, draw: random.Random, at: int, number: int) -> t
 
 
 def stop(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
-    found.more = {"named": 0, "max_named_s": 0.0}
+    found.named, found.more = 0, {"max_named_s": 0.0}
     for number in range(chosen.count):
         plan = PLANS[number % len(PLANS)]
         expected = lab.weights(plan)
@@ -82,12 +82,12 @@ def stop(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace
             started, recovered = _signal_one(run, draw, draw.randrange(40, STEPS - 40), signal.SIGSTOP)
             judge(run, found, expected, run.end())
             found.starts.append(started)
-            record = next((record for record in run.records() if record.get("why", "start") != "start"), None)
+            record = next((record for record in run.records.all() if record.get("why", "start") != "start"), None)
             if record is None or recovered is None:
                 say(f"{number + 1}/{chosen.count} {plan}: {run.output()}")
                 continue
             found.recoveries.append(recovered)
-            found.more["named"] += bool(re.search(r"lost rank \d+ on \S+ \(stopped for .* s, in .+:\d+", record["why"]))
+            found.named += bool(re.search(r"lost rank \d+ on \S+ \(stopped for .* s, in .+:\d+", record["why"]))
             named = recovered - sum(record["seconds"].values())
             found.more["max_named_s"] = max(found.more["max_named_s"], named)
             say(f"{number + 1}/{chosen.count} {plan}: {record['why']}, named after {named:.1f} s, {recovered:.1f} s")
@@ -106,7 +106,7 @@ def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Names
                 raise SystemExit(f"generation {generation + 1} has not begun\n{run.output()}")
             found.recoveries.append(after - killed)
             # Three failures at the same step would end the run.
-            run.wait_for_step(generation + 1, max(run.steps(generation)) + 2)
+            run.wait_for_step(generation + 1, max(run.records.steps(generation)) + 2)
             resources.append(resources_of(survivor))
             (victim,) = (pid for pid in run.ranks() if pid != survivor)
             say(f"{generation}/{chosen.count}: {after - killed:.2f} s, {resources[-1]}")
@@ -117,7 +117,7 @@ def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Names
     found.more["same_resources"] = [min(column) for column in zip(*first, strict=True)][:2] == [
         min(column) for column in zip(*last, strict=True)
     ][:2]
-    found.more["memory_ratio"] = last[-1][2] / first[-1][2]
+    found.memory_ratio = last[-1][2] / first[-1][2]
 
 
 def resources_of(pid: int) -> tuple[int, int, int]:
@@ -143,40 +143,41 @@ def storm(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespac
             found.recoveries.append(after - killed)
             say(f"{after - begin:.0f} s: {after - killed:.2f} s {causes(run, generation)}")
         time.sleep(max(0.0, end - time.time()))
-        steps = {record["step"]: record for record in run.records() if record["kind"] == "step"}
+        steps = {record["step"]: record for record in run.records.all() if record["kind"] == "step"}
         wall = time.time() - begin
         run.process.send_signal(signal.SIGTERM)
         found.runs, found.finished = 1, int(run.end() == 75)
         counted = sum(sum(record["seconds"].values()) for step, record in steps.items() if step > 1)
-        found.more["effective_time"] = counted / wall
+        found.effective_time = counted / wall
 
 
 def slow(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
-    found.more = {"named": 0, "max_named_steps": 0, "step_ratio": 0.0}
+    found.named, found.step_ratio, found.more = 0, 0.0, {"max_named_steps": 0}
     for number in range(chosen.count):
         with lab.start("replicate2 mb8", 1_000_000, "width=256", "batch=16") as run, quota("cpu") as group:
             run.wait_for_step(1, 20)
-            at = max(run.steps(1))
+            at = max(run.records.steps(1))
             (group / "cpu.cfs_quota_us").write_text("25000")  # of a period of 100,000
             group.joinpath("cgroup.procs").write_text(str(run.ranks()[1]))
-            if run.wait_for_step(2, 1) is None or run.wait_for_step(2, max(run.steps(1)) + 20) is None:
+            run.wait_for_output("rank 1 on .* is slow: ")
+            named = max(run.records.steps(1)) - at
+            if run.wait_for_step(2, 1) is None or run.wait_for_step(2, max(run.records.steps(1)) + 20) is None:
                 raise SystemExit(f"nothing was changed\n{run.output()}")
             run.process.send_signal(signal.SIGTERM)
             found.runs, found.finished = found.runs + 1, found.finished + int(run.end() == 75)
-            (record,) = (
-                record for record in run.records() if record["kind"] == "generation" and record["generation"] == 2
-            )
-            named = record["from_step"] - at
-            found.more["named"] += record["why"].startswith("rank 1 on ")
+            record = run.record()
+            found.named += record["why"].startswith("rank 1 on ")
             found.more["max_named_steps"] = max(found.more["max_named_steps"], named)
-            before, after = step_seconds(run, 1)[2 - named :], step_seconds(run, 2)[2:]
+            slow_steps = len(run.records.steps(1)) - at - 2
+            before, after = step_seconds(run, 1)[-slow_steps:], step_seconds(run, 2)[2:]
             ratio = statistics.median(after) / statistics.median(before)
-            found.more["step_ratio"] = max(found.more["step_ratio"], ratio)
+            found.step_ratio = max(found.step_ratio, ratio)
             say(f"{number + 1}/{chosen.count}: {record['why']}, after {named} steps; {ratio:.2f}, {record['plan']}")
 
 
 def step_seconds(run: WatchedRun, generation: int) -> list[float]:
-    records = [record for record in run.records() if record["kind"] == "step" and record["generation"] == generation]
+    steps = [record for record in run.records.all() if record["kind"] == "step"]
+    records = [record for record in steps if record["generation"] == generation]
     return [sum(record["seconds"].values()) for record in records]
 
 
@@ -209,19 +210,17 @@ def calm(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -
         run.process.send_signal(signal.SIGTERM)
         found.runs, found.finished = 1, int(run.end() == 75)
         output = run.output()
-        generations = [record for record in run.records() if record["kind"] == "generation"]
-        found.more = {
-            "false_alarms": sum(record["why"].startswith("lost ") for record in generations),
-            "changes": len(generations) - 1,
-            "long_calls": number,
-            "named": output.count("all ranks wait for"),
-        }
+        generations = [record for record in run.records.all() if record["kind"] == "generation"]
+        found.false_alarms = sum(record["why"].startswith("lost ") for record in generations)
+        found.named = output.count("all ranks wait for")
+        found.more = {"changes": len(generations) - 1, "long_calls": number}
         say("\n".join(line for line in output.splitlines() if re.search("wait for|goes on|going on", line)))
 
 
 def oom(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:
     """Memory for a smaller micro-batch than the plan's."""
     job = ("width=128", "context=128", "batch=128")
+    found.named = 0
     for number in range(chosen.count):
         with quota("memory") as group:
             folder = lab.run_alone("replicate2 mb8×8 fp64", *job, "steps=10", group=group)
@@ -235,17 +234,14 @@ def oom(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) ->
                 say(f"{number + 1}/{chosen.count}: limit {limit >> 20} MiB, status {status}\n{run.output()}")
                 if status != 0:
                     continue
-                found.finished += 1
-                weights = load_file(run.folder / "weights.safetensors")
-                difference = max(float(abs(weights[name] - value).max()) for name, value in expected.items())
-                found.exact += difference < 1e-9 and counted_once(run.records(), 10)
-                whys = [record["why"] for record in run.records() if record["kind"] == "generation"]
-                found.more["named"] = found.more.get("named", 0) + any("out of memory" in why for why in whys)
+                found.judge(run.records, difference(run.folder, expected) <= TOLERANCE, 10)
+                whys = [record["why"] for record in run.records.all() if record["kind"] == "generation"]
+                found.named += any("out of memory" in why for why in whys)
 
 
 def flip(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
     """One bit of one rank's weights changes, with three replicas and with two."""
-    found.more = {"named": 0}
+    found.named = 0
     for number in range(chosen.count):
         plan = ("replicate3 mb4", "replicate2 mb6")[number % 2]
         job = ("width=64", "batch=12")
@@ -257,5 +253,5 @@ def flip(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace
             judge(run, found, expected, run.end())
             record = run.record()
             named = re.findall(r"rank (\d+) on \S+ \(its weights are not those of the other replicas\)", record["why"])
-            found.more["named"] += named == ([str(rank)] if number % 2 == 0 else ["0", "1"])
+            found.named += named == ([str(rank)] if number % 2 == 0 else ["0", "1"])
             say(f"{number + 1}/{chosen.count} {plan}: rank {rank}, step {at}: {record['why']}; exact {found.exact}")

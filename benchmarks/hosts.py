@@ -18,10 +18,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from logged_process import LoggedProcess, etcd_on, process_on
 from namespaces import Host, emulated_hosts
 
 _GPT = Path(__file__).parent.parent / "examples" / "gpt.py"
@@ -31,7 +32,6 @@ _PLANS = {3: "replicate3 mb8", 2: "replicate2 mb12"}
 """Number of ranks → plan."""
 _TIMEOUT = 600.0
 _PORT = 29500
-_ETCD_CLIENT, _ETCD_PEER = 2379, 2380
 _OTHER_TORCH = """
 import importlib.util
 import os
@@ -53,19 +53,16 @@ class Lab:
 
     def run(
         self, options: Sequence[Sequence[str]], script: Path = _GPT, environments: Sequence[dict[str, str]] = ({},) * 3
-    ) -> list[tuple[int, str]]:
+    ) -> list[tuple[int | None, str]]:
         """Start `onecurve run` on the first hosts, with the options of each; return exit statuses and outputs."""
-        started = []
-        for host, own, extra in zip(self.hosts, options, environments, strict=False):
-            words = [sys.executable, "-m", "onecurve", "run", str(script), *_JOB, "--no-check", *own]
-            environment = _environment(SLURMD_NODENAME=host.name, XDG_CACHE_HOME=str(self.folder / "cache"), **extra)
-            started.append(_start(host.command(words), self.folder, environment))
-        try:
-            return [(process.wait(_TIMEOUT), _output(process)) for process in started]
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
+        cache = str(self.folder / "cache")
+        with ExitStack() as stack:
+            started = []
+            for host, own, extra in zip(self.hosts, options, environments, strict=False):
+                words = [sys.executable, "-m", "onecurve", "run", str(script), *_JOB, "--no-check", *own]
+                process = process_on(host, words, self.folder, XDG_CACHE_HOME=cache, **extra)
+                started.append(stack.enter_context(process))
+            return [(process.end(_TIMEOUT), process.output()) for process in started]
 
     def run_all(self, out: str, *options: str) -> bool:
         """Run on all hosts; True if every host ended well."""
@@ -81,48 +78,12 @@ class Lab:
     def weights(self, out: str) -> bytes:
         return (self.folder / out / "weights.safetensors").read_bytes()
 
-    @contextmanager
-    def etcd(self) -> Iterator[str]:
-        """One member of etcd on every host; yield the address to join."""
-        members = [(f"e{n}", f"http://{host.address}") for n, host in enumerate(self.hosts)]
-        cluster = ",".join(f"{name}={url}:{_ETCD_PEER}" for name, url in members)
-        started = []
-        for host, (name, url) in zip(self.hosts, members, strict=True):
-            client, peer = f"{url}:{_ETCD_CLIENT}", f"{url}:{_ETCD_PEER}"
-            words = ["etcd", "--name", name, "--data-dir", str(self.folder / name), "--initial-cluster", cluster]
-            words += ["--listen-client-urls", client, "--advertise-client-urls", client]
-            words += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
-            started.append(_start(host.command(words), self.folder, _environment()))
-        try:
-            yield "etcd://" + ",".join(f"{host.address}:{_ETCD_CLIENT}" for host in self.hosts)
-        finally:
-            for process in started:
-                process.kill()
-                process.wait()
 
-
-def _environment(**extra: str) -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", **extra}
-
-
-def _start(command: Sequence[str], folder: Path, environment: dict[str, str]) -> "subprocess.Popen[str]":
-    log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is read when the process has ended
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, text=True)
-    process.log = log  # type: ignore[attr-defined]
-    return process
-
-
-def _output(process: "subprocess.Popen[str]") -> str:
-    log = process.log  # type: ignore[attr-defined]
-    log.seek(0)
-    return log.read()
-
-
-def _succeeded(ends: Sequence[tuple[int, str]]) -> bool:
+def _succeeded(ends: Sequence[tuple[int | None, str]]) -> bool:
     for status, output in ends:
-        if status:
+        if status != 0:
             print(f"exit status {status}:\n{output[-3000:]}", file=sys.stderr)
-    return not any(status for status, _ in ends)
+    return all(status == 0 for status, _ in ends)
 
 
 def reference(folder: Path, ranks: int) -> bytes:
@@ -130,7 +91,7 @@ def reference(folder: Path, ranks: int) -> bytes:
     out = f"torchrun-{ranks}"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     words = ["-m", "onecurve", "run", str(_GPT), *_JOB, "--no-check", "--plan", _PLANS[ranks], "--out", out]
-    environment = _environment(GLOO_SOCKET_IFNAME="lo")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     subprocess.run([*launch, *words], cwd=folder, env=environment, check=True, capture_output=True, timeout=_TIMEOUT)
     return (folder / out / "weights.safetensors").read_bytes()
 
@@ -138,8 +99,8 @@ def reference(folder: Path, ranks: int) -> bytes:
 def by_mpirun(folder: Path) -> bool:
     launch = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
     words = [sys.executable, "-m", "onecurve", "run", str(_GPT), *_JOB, "--no-check", "--plan", _PLANS[2]]
-    process = _start([*launch, *words, "--out", "mpirun"], folder, _environment())
-    ended_well = _succeeded([(process.wait(_TIMEOUT), _output(process))])
+    with LoggedProcess([*launch, *words, "--out", "mpirun"], folder) as process:
+        ended_well = _succeeded([(process.end(_TIMEOUT), process.output())])
     return ended_well and (folder / "mpirun" / "weights.safetensors").read_bytes() == reference(folder, 2)
 
 
@@ -150,7 +111,7 @@ def meets(lab: Lab) -> dict[str, bool]:
     found = {"folder": lab.run_all("folder", *plan) and lab.weights("folder") == expected}
     where = ("--join", f"{lab.hosts[0].address}:{_PORT}", "--key-file", lab.key_file("job.key"))
     found["join"] = lab.run_all("join", *plan, *where) and lab.weights("join") == expected
-    with lab.etcd() as address:
+    with etcd_on(lab.hosts, lab.folder) as address:
         found["etcd"] = lab.run_all("etcd", *plan, "--join", address) and lab.weights("etcd") == expected
     return found
 
@@ -185,19 +146,17 @@ def _wrong_key_is_refused(lab: Lab, plan: Sequence[str]) -> bool:
     """The host that has the wrong key ends; the other one goes on waiting."""
     address = f"{lab.hosts[0].address}:{_PORT + 1}"
     words = [sys.executable, "-m", "onecurve", "run", str(_GPT), *_JOB, *plan, "--out", "key", "--join", address]
-    started = []
-    try:
+    with ExitStack() as stack:
+        started = []
         for number, host in enumerate(lab.hosts[:2]):
             own = [*words, "--key-file", lab.key_file(f"{number}.key")]
-            started.append(_start(host.command(own), lab.folder, _environment(SLURMD_NODENAME=host.name)))
+            started.append(stack.enter_context(process_on(host, own, lab.folder)))
             time.sleep(1)  # the first host owns the address, and serves it
-        status, text = started[1].wait(_TIMEOUT), _output(started[1])
+        waiting, refused = started
+        status, text = refused.end(_TIMEOUT), refused.output()
         names_both = address in text and lab.hosts[1].address in text
-        return status == 1 and "does not know this job's key" in text and names_both and started[0].poll() is None
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        still_waits = waiting.process.poll() is None
+        return status == 1 and "does not know this job's key" in text and names_both and still_waits
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 _POLL_SECONDS = 0.005
-PATIENCE = 300.0
+PATIENCE = 100.0
 """Seconds after which a run hangs."""
 
 Record = dict[str, Any]
@@ -53,7 +54,7 @@ class WatchedRun:
     ) -> None:
         """`launcher`: what starts it instead of this Python, for example torchrun. `group`: its control group."""
         self.folder = folder
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it is read when the run has ended
+        self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115  it is read while the run goes on
         start = [*(launcher or [sys.executable]), "-m", "onecurve", "run", str(script), "--out", str(folder), *options]
         self.started = time.time()
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CHAOS_FOLDER": str(folder)}
@@ -62,7 +63,7 @@ class WatchedRun:
         self.process = subprocess.Popen(
             start, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
         )
-        self._records = Records(folder)
+        self.records = Records(folder)
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks: the children of the template, which the keeper has started. In the first generation
@@ -76,32 +77,28 @@ class WatchedRun:
         part.write_text(command)
         part.rename(self.folder / f"rank-{rank}")
 
-    def records(self) -> list[Record]:
-        """The records of rank 0 so far."""
-        return self._records.all()
-
-    def steps(self, generation: int) -> list[int]:
-        """Steps that a generation has done."""
-        return self._records.steps(generation)
-
-    def intervals(self) -> list[int]:
-        """Steps between two snapshots, each time that it was told."""
-        return self._records.intervals()
-
     def wait_for_step(self, generation: int, step: int) -> float | None:
         """Wait until a generation has done a step; return the time, or None if the run has ended before."""
         deadline = time.time() + PATIENCE
         while time.time() < deadline:
-            if any(done >= step for done in self.steps(generation)):
+            if any(done >= step for done in self.records.steps(generation)):
                 return time.time()
             if self.process.poll() is not None:
-                return time.time() if any(done >= step for done in self.steps(generation)) else None
+                return time.time() if any(done >= step for done in self.records.steps(generation)) else None
             time.sleep(_POLL_SECONDS)
         return None
 
+    def wait_for_output(self, pattern: str) -> None:
+        """Wait until something is printed; end this program if it is not."""
+        deadline = time.time() + PATIENCE
+        while not re.search(pattern, self.output()):
+            if time.time() > deadline or self.process.poll() is not None:
+                raise SystemExit(f"no {pattern!r} was printed\n{self.output()}")
+            time.sleep(_POLL_SECONDS)
+
     def record(self) -> Record:
         """The record of the newest generation."""
-        return next(record for record in reversed(self.records()) if record["kind"] == "generation")
+        return next(record for record in reversed(self.records.all()) if record["kind"] == "generation")
 
     def end(self, seconds: float = PATIENCE) -> int | None:
         """Wait until the run has ended; return its exit status, or None if it hangs."""

@@ -15,11 +15,12 @@ from harness import BENCHMARKS, JOBS, python
 LOOP = str(JOBS / "loop.py")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="control groups and network namespaces need root")
+on_hosts = (needs_root, pytest.mark.xdist_group("emulated hosts"))  # they have the same names and addresses
 
 
 def chaos(scenario: str, *options: str) -> tuple[dict[str, Any], str]:
     """Run a scenario; return what it found, and its log."""
-    done = python(str(BENCHMARKS / "chaos.py"), scenario, *options, "--json", timeout=600)
+    done = python(str(BENCHMARKS / "chaos.py"), scenario, *options, "--json", timeout=280)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["finished"] == found["runs"] > 0, done.stderr
@@ -29,17 +30,17 @@ def chaos(scenario: str, *options: str) -> tuple[dict[str, Any], str]:
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [
-        ("kill", ("--count", "1")),
-        ("stop", ("--count", "1")),
-        pytest.param("flip", ("--count", "1"), marks=pytest.mark.slow),
-        pytest.param("oom", ("--count", "1"), marks=[needs_root, pytest.mark.slow]),
-        pytest.param("host", ("--count", "1"), marks=[needs_root, pytest.mark.slow]),
-        pytest.param("leader", ("--count", "1", "--steps", "200"), marks=[needs_root, pytest.mark.slow]),
-        pytest.param("partition", ("--count", "1", "--steps", "200"), marks=[needs_root, pytest.mark.slow]),
+        ("kill", ()),
+        ("stop", ()),
+        ("flip", ()),
+        pytest.param("oom", (), marks=needs_root),
+        pytest.param("host", ("--steps", "200"), marks=on_hosts),
+        pytest.param("leader", ("--steps", "200"), marks=on_hosts),
+        pytest.param("partition", ("--steps", "200"), marks=on_hosts),
     ],
 )
 def test_a_run_goes_on_and_is_exact(scenario: str, options: tuple[str, ...]) -> None:
-    found, log = chaos(scenario, *options)
+    found, log = chaos(scenario, "--count", "1", *options)
     assert found["exact"] == found["runs"], log
     if scenario in ("stop", "flip", "oom"):
         assert found["named"] == found["runs"], log
@@ -88,26 +89,23 @@ def children_of(pid: int) -> list[int]:
 
 
 @needs_root
-@pytest.mark.slow
 def test_a_slow_rank_is_named_and_gets_less() -> None:
     found, log = chaos("slow", "--count", "1")
     assert found["named"] == 1, log
-    assert found["step_ratio"] < 0.9, log
+    assert found["step_ratio"] < 0.9, log  # on a busy machine; the limit is 0.8
 
 
-@pytest.mark.slow
-def test_long_calls_are_no_failures() -> None:
-    found, log = chaos("calm", "--minutes", "0.7")
+def test_long_calls_are_named_and_are_no_failures() -> None:
+    found, log = chaos("calm", "--minutes", "1")
     assert found["false_alarms"] == 0, log
+    assert found["named"] == found["long_calls"] > 1, log
 
 
-@pytest.mark.slow
 def test_a_run_that_is_killed_every_ten_seconds_gets_on() -> None:
     found, log = chaos("storm", "--minutes", "0.5", "--every", "10")
     assert found["effective_time"] > 0.5, log
 
 
-@pytest.mark.slow
 def test_processes_that_live_through_generations_do_not_grow() -> None:
     found, log = chaos("generations", "--count", "10")
     assert found["same_resources"], log

@@ -147,6 +147,8 @@ class Straggler:
     rank: int
     speed: float
     """Where the others have 1."""
+    seconds: float
+    """For how long they have been waiting for it."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a launcher asks of the processes that it starts, passed as JSON."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.plan import Plan, Precision
@@ -84,7 +84,9 @@ class RegistrationRequest:
     name: str
     address: str
     script: str = ""
-    """Empty: there is no job."""
+    """Defines the job; empty if there is none."""
     arguments: tuple[str, ...] = ()
+    job: dict[str, str] = field(default_factory=dict)
+    """What must be the same on all hosts, if no script defines a job."""
     measures: bool = False
     """Measure the devices if they never were, as a plan needs it."""

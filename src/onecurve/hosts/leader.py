@@ -12,7 +12,7 @@ from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.generation import Generation, Interruption
-from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd
+from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd, Straggler
 from onecurve.describe.plan import Plan
 from onecurve.hosts.followed_keys import FollowedKeys, Updates
 from onecurve.hosts.generation_end import GenerationEnd
@@ -88,10 +88,10 @@ class Leader:
         return self._membership.candidates
 
     @property
-    def stragglers(self) -> dict[int, tuple[str, float]]:
-        """Ranks of the current generation that are slow: names of their hosts, and speeds, where the others have 1."""
+    def stragglers(self) -> dict[Straggler, str]:
+        """Ranks of the current generation that are slow, with the names of their hosts."""
         found = self._monitor.stragglers(self._generation)
-        return {rank: (self._membership.members[host].name, speed) for rank, (host, speed) in found.items()}
+        return {straggler: self._membership.members[host].name for straggler, host in found.items()}
 
     @property
     def stopped_by(self) -> SignalName | None:

@@ -8,7 +8,7 @@ from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.entry import Change
 from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
-from onecurve.describe.host import GivenUpRank, HostStall, Stragglers
+from onecurve.describe.host import GivenUpRank, HostStall, Straggler, Stragglers
 from onecurve.hosts.run_keys import RunKeys
 from onecurve.hosts.stalls import HungRanks
 
@@ -34,10 +34,10 @@ class RankMonitor:
         if change.value is not None:
             self._stragglers[host] = from_json(Stragglers, change.value.encode(), f"stragglers of host {host}")
 
-    def stragglers(self, generation: int) -> dict[int, tuple[str, float]]:
-        """Ranks of a generation that are slow: their hosts, and their speeds, where the others have 1."""
+    def stragglers(self, generation: int) -> dict[Straggler, str]:
+        """Ranks of a generation that are slow, with their hosts."""
         return {
-            each.rank: (host, each.speed)
+            each: host
             for host, found in self._stragglers.items()
             if found.generation == generation
             for each in found.ranks

@@ -13,7 +13,7 @@ class RankNotes:
     def __init__(self, coordination: Coordination, lease: Lease, keys: RunKeys, host: str, generation: int) -> None:
         self._coordination, self._lease, self._keys = coordination, lease, keys
         self._host, self._generation = host, generation
-        self._speeds: dict[int, float] = {}
+        self._stragglers: dict[int, Straggler] = {}
 
     async def stalled(self, positions: tuple[RankPosition, ...]) -> None:
         """All ranks of this host make no progress, and are here; () when one does again."""
@@ -23,8 +23,8 @@ class RankNotes:
         else:
             await self._coordination.delete(key)
 
-    async def straggles(self, rank: int, speed: float) -> None:
-        """The others wait for this rank most of the time. `speed`: of this one, where they have 1."""
-        self._speeds[rank] = speed
-        stragglers = Stragglers(self._generation, tuple(Straggler(*each) for each in self._speeds.items()))
+    async def straggles(self, straggler: Straggler) -> None:
+        """The others wait for this rank most of the time."""
+        self._stragglers[straggler.rank] = straggler
+        stragglers = Stragglers(self._generation, tuple(self._stragglers.values()))
         await self._coordination.put(f"{self._keys.stragglers}{self._host}", to_json(stragglers), self._lease)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.generation import Interruption
-from onecurve.describe.host import HostRange, HostRegistration
+from onecurve.describe.host import HostRange, HostRegistration, Straggler
 from onecurve.describe.plan import Plan
 from onecurve.hosts.decision import Asked, Facts, decide
 from onecurve.hosts.generation_end import GenerationEnd
@@ -18,6 +18,8 @@ from onecurve.launch.failure import RankFailedError
 _WAIT_SECONDS = 600.0
 """How long a run waits for hosts that take the place of lost ones."""
 
+_SLOW_SECONDS = 20.0
+"""A rank that is slow for this long gets less to do; for a shorter time, it is only named."""
 _REBALANCE_SECONDS = 60.0
 """Time from the first rebalancing to the next; it is longer after each."""
 
@@ -128,11 +130,16 @@ class _Recovery:
         """Ask the generation to end when another crew would be faster. `considered`: hosts that are not new."""
         leader, crews = self._leader, self._crews
         updates = leader.updates()
+        named: set[int] = set()
+        tried: set[Straggler] = set()
         while True:
             stragglers = leader.stragglers
-            if stragglers and self._rebalance(crew, {rank: speed for rank, (_, speed) in stragglers.items()}):
-                names = ", ".join(f"rank {rank} on {host}" for rank, (host, _) in stragglers.items())
-                return await leader.regroup(f"{names} {'is' if len(stragglers) == 1 else 'are'} slow")
+            self._name_new(stragglers, named)
+            slow = [straggler for straggler in stragglers if straggler.seconds >= _SLOW_SECONDS]
+            if not tried.issuperset(slow) and self._rebalance(crew, {each.rank: each.speed for each in slow}):
+                names = ", ".join(f"rank {straggler.rank} on {stragglers[straggler]}" for straggler in slow)
+                return await leader.regroup(f"{names} {'is' if len(slow) == 1 else 'are'} slow")
+            tried.update(slow)
             hosts = leader.candidates
             joined = [registration.name for host, registration in hosts.items() if host not in considered]
             considered |= hosts.keys()
@@ -141,10 +148,20 @@ class _Recovery:
                 return await leader.regroup(f"{', '.join(joined)} {'has' if len(joined) == 1 else 'have'} joined")
             await updates.wait()
 
+    def _name_new(self, stragglers: Mapping[Straggler, str], named: set[int]) -> None:
+        """Say which ranks are slow, each once."""
+        for straggler, host in stragglers.items():
+            if straggler.rank not in named:
+                named.add(straggler.rank)
+                self._leader.say(
+                    f"rank {straggler.rank} on {host} is slow: all ranks wait for it, as it works at "
+                    f"{straggler.speed:.0%} of their speed"
+                )
+
     def _rebalance(self, crew: Crew, speeds: Mapping[int, float]) -> bool:
         """Choose a crew in which slow ranks do less; return False if there is none, or the last change is not long ago.
 
-        Slow ranks say so again every minute. On hosts whose speeds change all the time, changes get rarer.
+        On hosts whose speeds change all the time, changes get rarer.
         """
         now = time.monotonic()
         if now < self._rebalance_after:

@@ -12,7 +12,7 @@ from typing import Self
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.errors import OnecurveError, SignalName
 from onecurve.describe.generation import Generation
-from onecurve.describe.host import RankPosition
+from onecurve.describe.host import RankPosition, Straggler
 from onecurve.device.kernel_kills import KernelKills
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure import CAUSE_SECONDS, is_cause
@@ -53,8 +53,8 @@ class HostRanks:
         self._sender: SnapshotSender | None = None
         self._ranks: list[RankProcess] = []
         """By their local ranks."""
-        self._stragglers: dict[int, float] = {}
-        """Ranks that are slow, with their speeds, of which nobody has been told."""
+        self._stragglers: list[Straggler] = []
+        """Ranks that are slow, of which nobody has been told."""
         self._kernel_kills = KernelKills()
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
@@ -109,15 +109,15 @@ class HostRanks:
             self._kernel_kills.look()
             if watch.poll():
                 self._changed.set()
-            stragglers, self._stragglers = self._stragglers, {}
+            stragglers, self._stragglers = self._stragglers, []
             if observer is None:
                 continue
             with suppress(OnecurveError):  # the other hosts cannot be told now; whoever needs them notices that too
                 if (stall := watch.stall()) != told:
                     told = stall
                     await observer.stalled(stall)
-                for rank, speed in stragglers.items():
-                    await observer.straggles(rank, speed)
+                for straggler in stragglers:
+                    await observer.straggles(straggler)
 
     def regroup(self, generation: int) -> None:
         """Ask the ranks to leave a generation after the next snapshot."""
@@ -209,7 +209,7 @@ class HostRanks:
             say=self._say,
             on_slot=self._on_slot,
             kernel_killed=self._kernel_kills.look,
-            on_straggler=self._on_straggler,
+            on_straggler=lambda straggler: self._stragglers.append(straggler),
         )
         with other:
             rank.number = self._template.fork(self.verb, self._request, other.fileno(), partial(self._on_report, rank))
@@ -254,9 +254,6 @@ class HostRanks:
         memory = self._snapshots.get(generation, rank.rank, slot)
         if self._sender is not None and memory is not None and rank.page is not None:
             self._sender.send(rank.rank, slot, memory, partial(rank.page.note_copied, generation))
-
-    def _on_straggler(self, rank: RankProcess, speed: float) -> None:
-        self._stragglers[rank.rank] = speed
 
     def _on_report(self, rank: RankProcess, report: Message) -> None:
         """Take in what the template reports about a rank."""

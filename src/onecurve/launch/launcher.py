@@ -149,9 +149,9 @@ class Launcher:
             return None
         return self._wait_share.at_end_of_rounds(progress(threading.main_thread().ident or 0).collectives)
 
-    def straggles(self, speed: float) -> None:
-        """Say that the others wait for this rank most of the time. `speed`: where the others have 1."""
-        self._send({"straggles": speed})
+    def straggles(self, speed: float, seconds: float) -> None:
+        """Say that the others wait for this rank most of the time: its speed, where they have 1, and for how long."""
+        self._send({"straggles": {"speed": speed, "seconds": seconds}})
 
     def say(self, text: str) -> None:
         """Show a short text to the user."""

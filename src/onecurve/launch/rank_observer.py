@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from onecurve.describe.host import RankPosition
+from onecurve.describe.host import RankPosition, Straggler
 
 
 class RankObserver(Protocol):
@@ -11,5 +11,5 @@ class RankObserver(Protocol):
     async def stalled(self, positions: tuple[RankPosition, ...]) -> None:
         """All ranks of this host make no progress, and are here; () when one does again."""
 
-    async def straggles(self, rank: int, speed: float) -> None:
-        """The others wait for this rank most of the time. `speed`: of this one, where they have 1."""
+    async def straggles(self, straggler: Straggler) -> None:
+        """The others wait for this rank most of the time."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.convert import to_plain
 from onecurve.describe.errors import SignalName
+from onecurve.describe.host import Straggler
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
@@ -31,8 +32,8 @@ class RankProcess:
     """Told about the memory of the rank's snapshots."""
     kernel_killed: Callable[[], bool]
     """True if the kernel has just killed a process for want of memory."""
-    on_straggler: Callable[["RankProcess", float], None]
-    """Told the rank's speed, where the others have 1, if they wait for it most of the time."""
+    on_straggler: Callable[[Straggler], None]
+    """Told that the others wait for the rank most of the time."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
     page: RankPage | None = None
@@ -125,6 +126,6 @@ class RankProcess:
         elif "slot" in message:
             self.on_slot(self, message)
         elif "straggles" in message:
-            self.on_straggler(self, message["straggles"])
+            self.on_straggler(Straggler(rank=self.rank, **message["straggles"]))
         else:
             self.say(message["say"])

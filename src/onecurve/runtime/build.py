@@ -76,8 +76,8 @@ class RunSettings:
     """Called when all ranks have kept what the next generation continues from."""
     waited: Callable[[], float | None] = lambda: None
     """Asked once per step: the share of its time that this rank waits for others; None if that is not known."""
-    on_straggler: Callable[[float], None] = lambda _: None
-    """Told this rank's speed, where the others have 1, if they wait for it most of the time."""
+    on_straggler: Callable[[float, float], None] = lambda _, __: None
+    """Told this rank's speed, where the others have 1, and for how long, if they wait for it most of the time."""
     on_event: Callable[[SaveEvent], None] = lambda _: None
     on_facts: Callable[[], None] = lambda: None
     """Called once this process knows the `JobFacts`."""

@@ -278,6 +278,11 @@ class Run:
         return self._trainer.update.skips_on_device
 
     @property
+    def is_interrupted(self) -> bool:
+        """True if a rank was asked to stop before the last step."""
+        return self._is_stopped and self._steps_done < self.steps
+
+    @property
     def out_of_patience(self) -> bool:
         """True if early stopping should end the run."""
         return self.best is not None and self.best.out_of_patience

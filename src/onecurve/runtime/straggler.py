@@ -11,7 +11,7 @@ _LEAST_DIFFERENCE = 0.4
 _LEAST_STEPS = 10
 _LEAST_SECONDS = 5.0
 """And they do so for this many steps and this long: a rank that is slow for a moment is none."""
-_AGAIN_SECONDS = 60.0
+_AGAIN_SECONDS = 20.0
 """A rank that stays slow says so again after this time."""
 
 
@@ -23,11 +23,11 @@ class StragglerDetector:
         plan: Plan,
         data_rank: int,
         ask: Callable[[], float | None],
-        tell: Callable[[float], None],
+        tell: Callable[[float, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ask`: returns the share of its time that this rank waits, or None if that is not known. `tell`: told this
-        rank's speed, where the others have 1, once it is clear that it is slow."""
+        rank's speed, where the others have 1, and for how long it has been slow, once that is clear."""
         self._relative_share = plan.shares[data_rank] * plan.mesh.data / plan.round_size
         self._ask, self._tell, self._clock = ask, tell, clock
         self._own: float | None = None
@@ -56,4 +56,4 @@ class StragglerDetector:
         is_slow = self._steps >= _LEAST_STEPS and now - self._since >= _LEAST_SECONDS
         if is_slow and (self._told_at is None or now - self._told_at >= _AGAIN_SECONDS):
             self._told_at = now
-            self._tell(self._relative_share * (1 - waited_by_others) / (1 - own))
+            self._tell(self._relative_share * (1 - waited_by_others) / (1 - own), now - self._since)

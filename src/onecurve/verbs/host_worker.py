@@ -64,7 +64,7 @@ def _registration(request: str, say: Say) -> str:
             "torch": str(torch.__version__),
             "python": platform.python_version(),
         },
-        job=_fingerprint(Path(asked.script), asked.arguments) if asked.script else {},
+        job=_fingerprint(Path(asked.script), asked.arguments) if asked.script else asked.job,
     )
     return to_json(registration)
 

@@ -6,7 +6,7 @@ Its `oc.prepare` finds here which rank it is, which plan it has, and what it con
 import runpy
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from onecurve.describe.convert import from_json
@@ -16,6 +16,7 @@ from onecurve.describe.requests import LoopRequest
 from onecurve.device.world import World
 from onecurve.launch.launcher import Launcher
 from onecurve.report.log import log_to_stderr
+from onecurve.runtime.run import Run
 from onecurve.verbs.kept import Kept
 
 
@@ -25,14 +26,16 @@ class LoopRank:
 
     world: World
     kept: Kept
+    runs: list[Run] = field(default_factory=list)
+    """What the script has prepared."""
 
 
-_current: list[LoopRank] = []
+_this_process: LoopRank | None = None
 
 
 def loop_rank() -> LoopRank | None:
     """The rank that this process is, if `onecurve run` has started it for a script with its own loop."""
-    return _current[-1] if _current else None
+    return _this_process
 
 
 class LoopWorker:
@@ -44,7 +47,9 @@ class LoopWorker:
             log_to_stderr()
 
     def __call__(self, world: World, launcher: Launcher, generation: Generation) -> str:
-        _current.append(LoopRank(world, Kept(launcher, generation)))
+        """Run the script to its end; the result is the signal that has ended its training early, or ""."""
+        global _this_process  # the script's own call of `prepare` must find it
+        rank = _this_process = LoopRank(world, Kept(launcher, generation))
         program = self._asked.program
         sys.argv = [program, *self._asked.arguments]
         sys.path.insert(0, str(Path(program).resolve().parent))  # as Python does for a program
@@ -53,4 +58,4 @@ class LoopWorker:
         except SystemExit as end:
             if end.code:
                 raise OnecurveError(f"{program}: it ended itself with status {end.code}") from None
-        return ""
+        return launcher.signal if any(run.is_interrupted for run in rank.runs) else ""

@@ -8,8 +8,9 @@ with oc.prepare(job(), out="runs/mine") as run:
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.change import read_change
@@ -18,7 +19,6 @@ from onecurve.describe.plan import Plan
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.device.world import World
 from onecurve.job.job import Job
-from onecurve.launch.launcher import Launcher
 from onecurve.planner.plan_choice import AUTO, read_plan
 from onecurve.runtime.build import RunBuilder, RunSettings
 from onecurve.runtime.checkpoints import lock_run
@@ -94,17 +94,26 @@ def prepare(
         change=changed,
         manual=manual,
         on_event=_warn if is_first else lambda _: None,
-        **(_asked_of(rank.kept.launcher) if rank is not None else {}),
     )
+    if rank is not None:
+        launcher = rank.kept.launcher
+        settings = replace(
+            settings, stop=launcher, regroup=lambda: launcher.is_regroup_asked, hand_over=launcher.hand_over
+        )
+    chosen = read_plan(plan)
+    if chosen is not None and rank is not None and rank.kept.generation.plan is not None:
+        raise OnecurveError(
+            f"prepare: the script asks for plan {chosen}, and onecurve run --plan gives one too; give it in one place"
+        )
     patience = LOCK_SECONDS if rank is not None and rank.kept.generation.number > 1 else 0.0
     lock = lock_run(Path(out), job.save, patience) if out is not None and is_first else None
-    chosen = read_plan(plan)
     if rank is None:
         run = RunBuilder(job, settings).build(chosen, world, lock)
     else:
         generation = rank.kept.generation
         chosen = chosen or generation.plan
         run = RunBuilder(job, settings).build(chosen, world, lock, generation.interruption, rank.kept.memory)
+        rank.runs.append(run)
     if is_first and manual:
         _say(
             f"{run.plan}, backward='mine': whether every plan computes the same depends on your loop; onecurve check "
@@ -115,11 +124,6 @@ def prepare(
     if is_first and run.warning:
         _say(run.warning)
     return run
-
-
-def _asked_of(launcher: Launcher) -> dict[str, Any]:
-    """What the launcher of `onecurve run` is asked once per step."""
-    return {"stop": launcher, "regroup": lambda: launcher.is_regroup_asked, "hand_over": launcher.hand_over}
 
 
 def _warn(event: SaveEvent) -> None:

@@ -1,11 +1,14 @@
 """onecurve run for a script that has a training loop of its own, with `oc.prepare`, instead of job()."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.errors import InterruptError, SignalName
 from onecurve.describe.host import HostRange
 from onecurve.describe.plan import Plan
 from onecurve.describe.requests import LoopRequest, RegistrationRequest
@@ -37,14 +40,16 @@ class LoopRun:
         with LocalRanks(PROGRAM, "loop", to_json(request), say) as launcher:
             joined = hosts or Hosts(HostRange(1, 1), Alone(), say)
             alone = self._crew_of_host(launcher) if hosts is None else None
-            joined.conduct(
+            signal, _ = joined.conduct(
                 launcher,
-                question=_question if hosts is not None else None,
+                question=self._question if hosts is not None else None,
                 conduct=lambda leader: lead(
                     leader, "loop", joined.count, alone or self._crews_of_hosts(leader), renews=True
                 ),
                 request=lambda _: to_json(request),
             )
+        if signal:
+            raise InterruptError("the training was stopped before its last step", cast("SignalName", signal))
 
     def _crew_of_host(self, launcher: LocalRanks) -> HostCrew:
         ranks, plan = self.ranks, self.plan
@@ -58,6 +63,9 @@ class LoopRun:
             return DeviceCrews()
         return GivenCrews(self.plan, leader.inherited.ranks if leader.inherited is not None else 0)
 
-
-def _question(name: str, address: str) -> RegistrationRequest:
-    return RegistrationRequest(name=name, address=address, script="", arguments=(), measures=False)
+    def _question(self, name: str, address: str) -> RegistrationRequest:
+        job = {
+            "script": hashlib.sha256(self.script.read_bytes()).hexdigest()[:16],
+            "arguments": " ".join(self.arguments),
+        }
+        return RegistrationRequest(name=name, address=address, job=job)

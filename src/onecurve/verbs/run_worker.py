@@ -92,7 +92,7 @@ class Training:
             regroup=lambda: self._launcher is not None and self._launcher.is_regroup_asked,
             hand_over=lambda: self._launcher.hand_over() if self._launcher is not None else None,
             waited=lambda: self._launcher.waited() if self._launcher is not None else None,
-            on_straggler=lambda speed: self._launcher.straggles(speed) if self._launcher is not None else None,
+            on_straggler=self._note_straggler,
             on_event=self._events.append,
             on_facts=self._note_facts,
             proof=self._proof,
@@ -137,6 +137,10 @@ class Training:
             summary = progress.summary(run, out, ended, best_weights, seconds, predicted)
             replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
             return summary
+
+    def _note_straggler(self, speed: float, seconds: float) -> None:
+        if self._launcher is not None:
+            self._launcher.straggles(speed, seconds)
 
     def _note_facts(self) -> None:
         if self._launcher is not None:
