@@ -1,4 +1,4 @@
-"""Two ranks under torchrun, of which the last is late for every collective: each prints what is seen of it meanwhile."""
+"""Two ranks under torchrun, of which the last is late for every collective: each prints what is seen meanwhile."""
 
 import json
 import os

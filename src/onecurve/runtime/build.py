@@ -46,7 +46,8 @@ from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
 from onecurve.runtime.proof import Proof
 from onecurve.runtime.replicas import Replicas
-from onecurve.runtime.run import Run, RunComponents, saved_tensors
+from onecurve.runtime.run import Run, saved_tensors
+from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,64 +18,19 @@ from onecurve.checkpoint.weights import save_weights
 from onecurve.data.loader import Batch
 from onecurve.describe.change import JobChange
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import barrier
-from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
-from onecurve.device.world import World
-from onecurve.job.job import Job
 from onecurve.job.weighted import Weighted
-from onecurve.runs.lock import RunLock
-from onecurve.runtime.checkpoints import Checkpoints, ListTensors
-from onecurve.runtime.loaders import Loaders
-from onecurve.runtime.replicas import Replicas
-from onecurve.runtime.straggler import StragglerDetector
-from onecurve.train.early_stopping import BestTracker
+from onecurve.runtime.checkpoints import ListTensors
+from onecurve.runtime.run_components import RunComponents
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.state import TrainState
 from onecurve.train.step_report import StepReport
 from onecurve.train.trainer import Trainer
 
 _NEVER_CALLED = "run.checkpoint() was never called, so no checkpoint was made before the end; call it after every step"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunComponents:
-    """What a run is built from."""
-
-    job: Job
-    plan: Plan
-    world: World
-    device: Device
-    data_rank: int
-    part: BasePart
-    trainer: Trainer | ManualTrainer
-    loaders: Loaders
-    steps: int
-    """Steps of the whole training."""
-    parameters: int
-    checkpoints: Checkpoints | None
-    """None if the run has no folder, or the job saves no checkpoints."""
-    straggler: StragglerDetector
-    replicas: Replicas
-    best: BestTracker | None
-    """None if the job has no evaluation."""
-    state: TrainState
-    """Where the training continues."""
-    resumed: str = ""
-    """What the run was resumed from, for a person; empty if it was not."""
-    changed: str = ""
-    """Which fields of the job were changed for this resume, for a person; empty if none was."""
-    warning: str = ""
-    start_seconds: Mapping[str, float] = field(default_factory=dict)
-    """What it took to build the run, by cause: `form` the process group, `build` the part, `load` a checkpoint."""
-    lock: RunLock | None = None
-    on_event: Callable[[SaveEvent], None]
-    """Called with every event of a save."""
-    hand_over: Callable[[], None]
-    """Called when another generation is to go on with what has just been kept."""
 
 
 class Run:
