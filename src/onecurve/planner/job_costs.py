@@ -15,6 +15,7 @@ from onecurve.describe.layout import Layout
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.profile import Collective, Direction, ModuleProfile, Profile
+from onecurve.job.job import Job
 from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.planner.job_profile import needs_full_parameters, profile_of
@@ -65,8 +66,16 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         averages_buffers=job.buffers == "average",
         needs_full_parameters=needs_full_parameters(job),
         tokens=tokens_of(traced.micro(samples)),
+        snapshots=_snapshots(job),
         refused_axes=refused,
     )
+
+
+def _snapshots(job: Job) -> int:
+    """How many copies of the training state a run keeps: one that is being saved, or two that it can continue from."""
+    if job.save is None:
+        return 0
+    return 1 if job.save.memory is None else 2
 
 
 def _changed_buffers(traced: TracedModel) -> ChangedBuffers:

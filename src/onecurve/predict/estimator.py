@@ -10,7 +10,7 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
 from onecurve.predict.calibration import Calibration
 from onecurve.predict.engine_defaults import engine_of
-from onecurve.predict.memory import memory_components
+from onecurve.predict.memory import memory_components, snapshot_bytes
 from onecurve.predict.round import ShardUnit
 from onecurve.predict.scaling import Profiles
 from onecurve.predict.step import Predictor
@@ -105,7 +105,16 @@ class Estimator:
 
     def _memory(self, plan: Plan, group: RankGroup) -> dict[str, float]:
         profile, engine = self._profiles.of(plan, group.samples), self._engine(plan)
-        return memory_components(profile, plan, engine, group.hosts.rank_overhead_bytes)
+        components = memory_components(profile, plan, engine, group.hosts.rank_overhead_bytes)
+        if self.costs.snapshots and group.hosts.kind == "cpu":  # other devices have a memory of their own
+            components["snapshots"] = snapshot_bytes(profile, plan, engine, self._copies(plan, group.hosts))
+        return components
+
+    def _copies(self, plan: Plan, hosts: HostGroup) -> int:
+        """Return the number of snapshots per rank: a host also keeps those of one other, and one rank has no keeper."""
+        if plan.mesh.size == 1:
+            return 1
+        return self.costs.snapshots * (2 if plan.mesh.size > hosts.devices_per_host else 1)
 
     def _seconds(self, plan: Plan, group: RankGroup) -> dict[str, float]:
         terms = self._predictor(plan, group).seconds(self._profiles.of(plan, group.samples), plan)

@@ -43,6 +43,12 @@ def _state(profile: Profile, plan: Plan, engine: Engine) -> dict[str, float]:
     }
 
 
+def snapshot_bytes(profile: Profile, plan: Plan, engine: Engine, copies: int) -> float:
+    """Return the bytes of the fullest rank's copies of its part of the training state; replicas divide it."""
+    weights = parameters_per_rank(profile, plan) * engine.weight_bytes
+    return copies * (weights + trainable_per_rank(profile, plan) * engine.optimizer_state_bytes) / plan.mesh.data
+
+
 def _keeps_full_gradients(plan: Plan) -> bool:
     """True if fully_shard accumulates unsharded gradients from round to round, because it does not reduce per round."""
     return plan.mesh.shard > 1 and plan.rounds > 1 and plan.reduce == "step"

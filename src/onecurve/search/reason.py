@@ -27,6 +27,7 @@ _MEMORY_NAMES = {
     "gathered": "gathered parameters",
     "activations": "activations",
     "overhead": "fixed overhead of every rank",
+    "snapshots": "snapshots of the training state",
 }
 
 

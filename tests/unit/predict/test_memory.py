@@ -7,7 +7,7 @@ from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ModuleProfile, Profile, Work
-from onecurve.predict.memory import memory_components, refuse_if_too_large, state_bytes
+from onecurve.predict.memory import memory_components, refuse_if_too_large, snapshot_bytes, state_bytes
 
 GIB = 1 << 30
 
@@ -56,6 +56,16 @@ def test_stages_of_different_blocks_need_different_memory() -> None:
         profile, plan, Engine(weight_bytes=4, stored_gradient_bytes=4, optimizer_state_bytes=8), 0
     )
     assert (parts["weights"], parts["activations"]) == (pytest.approx(300 * 4), pytest.approx(2 * 3000))
+
+
+def test_replicas_divide_their_snapshots() -> None:
+    block = ModuleProfile(("b",) * 8, 100, 50, 0, 0, Work(), activation_bytes=1000, input_bytes=10)
+    profile = Profile(1, (block,), ModuleProfile((), 40, 20, 0, 0, Work(), activation_bytes=0, input_bytes=0), 0, 2)
+    engine = Engine(weight_bytes=4, stored_gradient_bytes=4, optimizer_state_bytes=8)
+    of_one = 840 * 4 + 420 * 8
+    assert snapshot_bytes(profile, Plan.parse("mb8"), engine, 1) == of_one
+    for plan in ("replicate4 mb2", "shard4 mb2", "replicate2·shard2 mb2"):
+        assert snapshot_bytes(profile, Plan.parse(plan), engine, 2) == 2 * of_one / 4
 
 
 def test_components_by_hand() -> None:
