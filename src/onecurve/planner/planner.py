@@ -43,20 +43,23 @@ class Planner:
         say: Say,
         *,
         compare_precisions: bool = False,
+        costs: JobCosts | None = None,
     ) -> None:
         """`precisions`: those that a plan may compute in. `compare_precisions` also prices bf16 where it is not among
-        them but would be faster, so that advice can mention it."""
+        them but would be faster, so that advice can mention it. `costs`: what another planner of the job has traced."""
         self._job, self._data, self._cluster, self._say = job, data, cluster, say
         self._precisions = list(precisions)
         self._compared = _faster_precisions(cluster, precisions) if compare_precisions else []
         self._notes: list[str] = []
-        say("tracing the model")
-        self._costs = self._trace()
+        if costs is None:
+            say("tracing the model")
+        self.costs = costs if costs is not None else self._trace()
+        """What is known about the job."""
 
     def test_loss(self) -> None:
         """Refuse a loss that a run would refuse. What cannot be tested here is added to the hints."""
         self._say("testing the loss")
-        trace = self._costs.traces[self._precisions[0]]
+        trace = self.costs.traces[self._precisions[0]]
         note = refuse_unsplittable_loss(self._job, self._data, trace, local_device(0))
         self._notes = [note] if note else []
 
@@ -65,12 +68,12 @@ class Planner:
         self._say("timing the model on this device")
         precisions = [*self._precisions, *self._compared]
         deferred = defer_init(self._job.model, self._job.seed)
-        timings = time_model(self._job, self._data, deferred, local_device(0), self._cluster, self._costs, precisions)
-        self._costs = replace(self._costs, timings=timings)
+        timings = time_model(self._job, self._data, deferred, local_device(0), self._cluster, self.costs, precisions)
+        self.costs = replace(self.costs, timings=timings)
 
     def ignore_read_time(self) -> None:
         """Leave the time to read data out of the estimates: it was measured here, and the cluster is elsewhere."""
-        self._costs = replace(self._costs, read_seconds_per_sample=0.0)
+        self.costs = replace(self.costs, read_seconds_per_sample=0.0)
 
     def best(self) -> Estimate | None:
         """Return the simplest of the fastest plans that fit, with its layouts and stages; None if none fits."""
@@ -106,9 +109,9 @@ class Planner:
             raise OnecurveError(f"model: it could not be traced on fake tensors ({reason})") from error
 
     def _estimator(self, precisions: Sequence[Precision]) -> Estimator:
-        traces = {name: trace for name, trace in self._costs.traces.items() if name in precisions}
-        timings = tuple(timing for timing in self._costs.timings if timing.precision in precisions)
-        return Estimator(self._cluster, replace(self._costs, traces=traces, timings=timings))
+        traces = {name: trace for name, trace in self.costs.traces.items() if name in precisions}
+        timings = tuple(timing for timing in self.costs.timings if timing.precision in precisions)
+        return Estimator(self._cluster, replace(self.costs, traces=traces, timings=timings))
 
 
 def _search(estimator: Estimator) -> SearchResult:

@@ -25,6 +25,7 @@ from onecurve.planner.clusters import cache_host, cached_host, this_host
 from onecurve.planner.planner import Planner
 from onecurve.predict.refinement import refined
 from onecurve.runtime.fingerprint import fingerprint
+from onecurve.verbs.kept_costs import KeptCosts
 from onecurve.verbs.probe import probe_this_host
 
 Say = Callable[[str], None]
@@ -87,16 +88,19 @@ def _best_plan(asked: PlanRequest, say: Say) -> Estimate | None:
     if job.manual_backward:
         return None
     cluster, data = asked.cluster or this_host(probe_this_host, say), open_data(job)
+    kept = KeptCosts(cluster, asked.precisions)
     try:
-        planner = Planner(job, data, cluster, asked.precisions, say)
+        planner = Planner(job, data, cluster, asked.precisions, say, costs=kept.load())
     except OnecurveError as error:
         say(f"no plan: {error}; the model is replicated on every rank")
         return None
     best = planner.best()
     # The model can be timed only on this host; the timings hold for hosts that are like it.
-    if best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS and len(cluster.groups) == 1:
+    is_long = best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS
+    if is_long and len(cluster.groups) == 1 and not planner.costs.timings:
         planner.time_model()
         best = planner.best()
+    kept.keep(planner.costs)
     return best
 
 

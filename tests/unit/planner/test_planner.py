@@ -157,7 +157,7 @@ def test_if_nothing_fits_the_hints_say_what_would() -> None:
 def test_the_time_to_read_data_counts_unless_it_is_ignored() -> None:
     job = make_job()
     planner = Planner(job, open_data(job), cpu_hosts(), ["fp32"], lambda _: None)
-    planner._costs = replace(planner._costs, read_seconds_per_sample=10.0)
+    planner.costs = replace(planner.costs, read_seconds_per_sample=10.0)
     with_reading = planner.best()
     planner.ignore_read_time()
     without = planner.best()
