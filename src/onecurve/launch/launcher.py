@@ -62,6 +62,8 @@ class Launcher:
         self._progress: Callable[[int], Progress] | None = None
         self._is_outside = threading.Event()
         self._is_outside.set()
+        self._entering = threading.Lock()
+        """Held while a generation is entered, and while connections are cut."""
         page = RankPage.create()
         self._channel.send({"page": True}, page)
         self.page = RankPage(page)
@@ -86,12 +88,13 @@ class Launcher:
         The rank can then take part in the next one. `store`: of the generation. `disconnect`: makes every collective of
         this process raise. `progress`: says how far a thread of it is.
         """
-        self._generation, self._disconnect, self._progress = assignment.generation.number, disconnect, progress
         self.page.begin_generation()
         self._wait_share = WaitShare()
         self._has_partner = assignment.has_partner
         self.snapshots = SnapshotSource(assignment, self._here, store)
-        self._is_outside.clear()
+        with self._entering:
+            self._generation, self._disconnect, self._progress = assignment.generation.number, disconnect, progress
+            self._is_outside.clear()
         failure: Message | None = None
         try:
             self._raise_if_leaving()
@@ -205,11 +208,19 @@ class Launcher:
                 continue
             for message in self._channel.receive_waiting():
                 self._take(message)
-                if "leave" in message and self._is_leaving:
-                    self._disconnect()
-                    while not self._is_outside.wait(_REPEAT_SECONDS):
-                        self._disconnect()
+                if "leave" in message:
+                    self._cut_until_left()
         self._take(None)
+
+    def _cut_until_left(self) -> None:
+        """Cut the connections until the rank has left the generation; never those of the next one, which it may enter
+        at any moment."""
+        while True:
+            with self._entering:
+                if not self._is_leaving or self._is_outside.is_set():
+                    return
+                self._disconnect()
+            self._is_outside.wait(_REPEAT_SECONDS)
 
     def _sample(self, thread: int) -> None:
         page, progress = self.page, self._progress

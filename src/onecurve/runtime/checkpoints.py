@@ -248,7 +248,6 @@ class Checkpoints:
 
     def snapshot(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
         """Copy to memory that outlives this rank. A failure is a warning, and the last attempt of all ranks."""
-        begin = time.perf_counter()
         try:
             self._saver.snapshot(local_tensors(), optimizer_state, _save_point(state))
         except (OSError, OnecurveError) as error:
@@ -256,8 +255,11 @@ class Checkpoints:
             self._events.append(
                 SaveEvent("warning", f"no further snapshots are taken in memory ({error}); checkpoints are still saved")
             )
+
+    def snapshot_taken(self, seconds: float) -> None:
+        """A snapshot was taken. `seconds`: how long the training waited for it, with all that it needs."""
         if self._schedule is not None:
-            self._schedule.taken(time.perf_counter() - begin)
+            self._schedule.taken(seconds)
             if news := self._schedule.news():
                 self._events.append(SaveEvent("snapshots", news))
 

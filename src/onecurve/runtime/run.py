@@ -149,7 +149,7 @@ class Run:
         if saves or (regroups and not self._checkpoints.takes_snapshots):
             self._save_checkpoint()
         elif snapshots:
-            self._copy_state(self._checkpoints.snapshot)
+            self._checkpoints.snapshot_taken(self._copy_state(self._checkpoints.snapshot))
         if regroups and (snapshots or not self._checkpoints.takes_snapshots):
             self._checkpoints.wait()
             self._pass_on_events()
@@ -292,14 +292,17 @@ class Run:
         self._best_improved = False
         self._copy_state(self._checkpoints.save)
 
-    def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState], None]) -> None:
+    def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState], None]) -> float:
+        """Copy what a checkpoint holds; return the seconds that it took."""
         begin = time.perf_counter()
         self._components.replicas.compare()
         self._part.sync_buffers()
         updates = self._components.trainer.updates.values()
         optimizer_state = {name: state for update in updates for name, state in update.state().items()}
         copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state())
-        self._checkpoint_seconds += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self._checkpoint_seconds += seconds
+        return seconds
 
     def _train_state(self) -> TrainState:
         start, trainer = self._components.state, self._components.trainer

@@ -1,0 +1,64 @@
+"""The job of overhead_kept.py: the GPT of bare.py, in a run that is watched and takes snapshots in every other block of
+its steps only.
+
+Turned off are: the snapshots that rank 0 asks for, the samples that a thread of each rank takes, and what the ranks
+tell each other about how long they wait.
+"""
+
+from bare import LR, SIZES, build
+from overhead_rank import TokenChunks, mean_loss
+
+import onecurve as oc
+from onecurve.launch.launcher import Launcher
+from onecurve.launch.rank_page import RankPage
+from onecurve.runtime.snapshot_schedule import SnapshotSchedule
+
+BLOCK = 100
+"""Steps of a block."""
+
+
+class Switch:
+    """Is it on in the next step? The same on all ranks."""
+
+    is_on = True
+
+
+_due, _sample, _waited, _finish_step = SnapshotSchedule.due, Launcher._sample, Launcher.waited, RankPage.finish_step
+
+
+def due(schedule: SnapshotSchedule) -> bool:
+    return _due(schedule) and Switch.is_on
+
+
+def sample(launcher: Launcher, thread: int) -> None:
+    if Switch.is_on:
+        _sample(launcher, thread)
+
+
+def waited(launcher: Launcher) -> float | None:
+    return _waited(launcher) if Switch.is_on else None
+
+
+def finish_step(page: RankPage, step: int) -> None:
+    _finish_step(page, step)
+    Switch.is_on = step // BLOCK % 2 == 0
+
+
+SnapshotSchedule.due = due  # type: ignore[method-assign]
+Launcher._sample = sample  # type: ignore[method-assign]
+Launcher.waited = waited  # type: ignore[method-assign]
+RankPage.finish_step = finish_step  # type: ignore[method-assign]
+
+
+def job(steps: int = 1000) -> oc.Job:
+    return oc.Job(
+        model=build,
+        loss=mean_loss,
+        data=lambda: TokenChunks(1000),
+        optimizer=oc.AdamW(lr=LR, weight_decay=0.1),
+        schedule=oc.cosine(warmup=20),
+        clip=1.0,
+        global_batch=SIZES["batch"],
+        steps=steps,
+        save=oc.Save(minutes=1000),
+    )
