@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
+from traceback import clear_frames
 from typing import TYPE_CHECKING, NoReturn
 
 from onecurve.describe.assignment import Assignment
@@ -103,12 +104,15 @@ class Launcher:
             if not self._is_leaving and not lost_connection(error) and not isinstance(error, LeaveError):
                 raise
             failure = {**report_of(error), "lost_connection": True, "is_input_error": False}
+            # The frames of the error hold the model and its process groups. They go now: gloo may hang when it closes a
+            # group whose connections were cut, and a rank that has not left in time is replaced.
+            _clear_frames(error)
         finally:
             self._is_outside.set()
             self._disconnect, self._progress = lambda: None, None
             self.snapshots.close()
         if failure is not None:
-            gc.collect()  # the model and its groups, which the frames of the error held
+            gc.collect()
             self._send({"failure": failure})
 
     def on_join(self) -> None:
@@ -251,3 +255,11 @@ class Launcher:
     def _send(self, message: Message, descriptor: int | None = None) -> None:
         with self._sending:
             self._channel.send(message, descriptor)
+
+
+def _clear_frames(error: BaseException | None) -> None:
+    """Drop what the frames of an error, and of those before it, hold."""
+    if error is not None:
+        clear_frames(error.__traceback__)
+        for earlier in {id(each): each for each in (error.__cause__, error.__context__)}.values():
+            _clear_frames(earlier)
