@@ -8,7 +8,7 @@ Scenarios on one host:
 - `stop`: a rank is stopped by SIGSTOP. `named` counts the runs in which it is named with its host and a line of code,
   `max_named_s` is the longest time until then.
 - `calm`: no fault for `--minutes`, but twice as many ranks as cores, and every minute a call of 30 s or, holding the
-  interpreter lock, of 20 s. `false_alarms` counts ranks that were replaced.
+  interpreter lock, of 20 s. `named` counts the calls that were named, `false_alarms` the ranks that were replaced.
 - `slow`: a rank gets a quarter of a core. `named` counts the runs in which it is named, `max_named_steps` is the most
   steps until then, `step_ratio` the time of a step after it got a smaller share over that before. Needs root.
 - `oom`: memory for a smaller micro-batch than the plan's (control groups of version 1; needs root).

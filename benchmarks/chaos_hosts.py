@@ -41,12 +41,15 @@ class HostRun:
         self.folder, self._options = folder, options
         self._job = (*_JOB, f"steps={steps}", f"every={every}")
         self.keepers: dict[Host, LoggedProcess] = {}
+        self._earlier = ""
+        """What keepers have printed that were started again."""
         self.records = Records(folder)
 
     def start(self, host: Host) -> None:
         words = [sys.executable, "-m", "onecurve", "run", str(JOB_FILE), *self._job]
         words += ["--no-check", "--plan", _PLAN, "--hosts", "2:3", "--out", str(self.folder), *self._options]
-        if host in self.keepers:  # what was killed
+        if host in self.keepers:
+            self._earlier += f"{host.name}, before:\n{self.keepers[host].output()[-3000:]}\n"
             self.keepers[host].close()
         self.keepers[host] = process_on(host, words, XDG_CACHE_HOME=str(self.folder.parent / "cache"))
 
@@ -78,7 +81,9 @@ class HostRun:
         return self.ends()
 
     def output(self) -> str:
-        return "\n".join(f"{host.name}:\n{keeper.output()[-3000:]}" for host, keeper in self.keepers.items())
+        return self._earlier + "\n".join(
+            f"{host.name}:\n{keeper.output()[-3000:]}" for host, keeper in self.keepers.items()
+        )
 
     def close(self) -> None:
         for keeper in self.keepers.values():

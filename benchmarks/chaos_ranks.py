@@ -212,7 +212,7 @@ def calm(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -
         output = run.output()
         generations = [record for record in run.records.all() if record["kind"] == "generation"]
         found.false_alarms = sum(record["why"].startswith("lost ") for record in generations)
-        found.named = output.count("all ranks wait for")
+        found.named = len(re.findall(r"all ranks wait for rank \d+ on", output))
         found.more = {"changes": len(generations) - 1, "long_calls": number}
         say("\n".join(line for line in output.splitlines() if re.search("wait for|goes on|going on", line)))
 

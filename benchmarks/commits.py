@@ -1,7 +1,9 @@
 """Watches the checkpoints of a run: does a generation commit one after the next generation has begun?"""
 
+import math
 import os
 import threading
+import time
 from pathlib import Path
 
 _POLL_SECONDS = 0.002
@@ -9,8 +11,12 @@ _GENERATION, _CHECKPOINT = ".generation-", "step-"
 
 
 class Commits:
-    """What appears in a run's folder, with the file system's own times: when a generation began, and when one of its
-    checkpoints came to exist under its final name."""
+    """What appears in a run's folder.
+
+    A generation begins by ending the one before, whose folder then disappears. It is taken to have begun when that was
+    seen, or at the time of its own folder, if that is earlier: both are after it has begun. A checkpoint is committed
+    when its folder gets its final name, which the file system knows.
+    """
 
     def __init__(self, run: Path) -> None:
         self._folder = run / "checkpoints"
@@ -36,23 +42,17 @@ class Commits:
         return len(self._begun)
 
     def _watch(self) -> None:
+        current, ended_at = "", math.inf
         while not self._is_over.wait(_POLL_SECONDS):
             try:
-                entries = [*os.scandir(self._folder)]
-            except OSError:
+                changed = {entry.name: entry.stat().st_ctime for entry in os.scandir(self._folder)}
+            except OSError:  # it does not exist yet, or an entry has disappeared meanwhile
                 continue
-            for entry in entries:
-                self._take(entry)
-
-    def _take(self, entry: "os.DirEntry[str]") -> None:
-        """Note an entry when it is seen first: the time of its creation, or of its renaming, has not changed since."""
-        if entry.name in self._committed or entry.name.removeprefix(_GENERATION) in self._begun:
-            return
-        try:
-            created = entry.stat().st_ctime
-        except OSError:  # removed since
-            return
-        if entry.name.startswith(_GENERATION):
-            self._begun[entry.name.removeprefix(_GENERATION)] = created
-        elif entry.name.startswith(_CHECKPOINT):
-            self._committed[entry.name] = created
+            if current and current not in changed:
+                current, ended_at = "", min(ended_at, time.time())
+            for name, time_of in changed.items():
+                if name.startswith(_CHECKPOINT):
+                    self._committed.setdefault(name, time_of)
+                elif name.startswith(_GENERATION) and name.removeprefix(_GENERATION) not in self._begun:
+                    self._begun[name.removeprefix(_GENERATION)] = min(time_of, ended_at)
+                    current, ended_at = name, math.inf

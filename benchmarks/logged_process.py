@@ -25,6 +25,7 @@ class LoggedProcess:
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdout=self._log,
             stderr=subprocess.STDOUT,
+            start_new_session=True,  # a signal of the terminal is for the benchmark
         )
 
     def output(self) -> str:
@@ -41,6 +42,7 @@ class LoggedProcess:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self

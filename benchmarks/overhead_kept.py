@@ -2,7 +2,7 @@
 
 `python benchmarks/overhead_kept.py --json`; `with_partner` needs root
 
-In one run, blocks of 100 steps with and without alternate (overhead_kept_job.py). A snapshot is taken every few dozen
+In one run, blocks of 200 steps with and without alternate (overhead_kept_job.py). A snapshot is taken every few dozen
 steps, so whole blocks are compared: the ratio is the median over pairs of neighbouring blocks, with a bootstrapped 95 %
 confidence interval. `with_partner`: on two emulated hosts with a core each and a link of 1 Gbit/s, over which each also
 sends its snapshots to the other.
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from logged_process import LoggedProcess, process_on
@@ -25,8 +26,8 @@ from watched_run import Records
 
 JOB = Path(__file__).parent / "overhead_kept_job.py"
 _PLAN = "replicate2 mb8"
-_FIRST = 10
-"""Steps of a block that do not count: a snapshot of the block before may still be on its way."""
+_FIRST = 20
+"""Steps of a block without that do not count: a snapshot of the block before may still be on its way."""
 _TIMEOUT = 3600.0
 
 
@@ -52,20 +53,17 @@ def result(processes: Sequence[LoggedProcess], folder: Path) -> dict[str, Any]:
         if process.end(_TIMEOUT) != 0:
             raise SystemExit(process.output()[-3000:])
     records = Records(folder)
-    blocks: dict[int, float] = {}
-    for record in records.all():
-        if record["kind"] == "step" and (record["step"] - 1) % BLOCK >= _FIRST:
-            block = (record["step"] - 1) // BLOCK
-            blocks[block] = blocks.get(block, 0.0) + sum(record["seconds"].values())
-    seconds = [blocks[block] for block in sorted(blocks)][1:]  # without, with, without, with, …
-    value, interval = ratio(seconds[1::2], seconds[::2])
+    steps = [sum(record["seconds"].values()) for record in records.all() if record["kind"] == "step"]
+    blocks = [steps[begin : begin + BLOCK] for begin in range(0, len(steps), BLOCK)]
+    without, kept = ([mean(block[first:]) for block in blocks[n::2]] for n, first in ((1, _FIRST), (2, 0)))
+    value, interval = ratio(kept, without)
     told = [record["text"] for record in records.all() if record.get("event") == "snapshots"]
     return {"ratio": value, "interval": interval, "snapshots": told[-1] if told else ""}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=30, help="pairs of blocks (default: 30)")
+    parser.add_argument("--pairs", type=int, default=20, help="pairs of blocks (default: 20)")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     found = {}

@@ -13,7 +13,7 @@ from onecurve.launch.launcher import Launcher
 from onecurve.launch.rank_page import RankPage
 from onecurve.runtime.snapshot_schedule import SnapshotSchedule
 
-BLOCK = 100
+BLOCK = 200
 """Steps of a block."""
 
 
@@ -27,7 +27,11 @@ _due, _sample, _waited, _finish_step = SnapshotSchedule.due, Launcher._sample, L
 
 
 def due(schedule: SnapshotSchedule) -> bool:
-    return _due(schedule) and Switch.is_on
+    steps = schedule._steps
+    is_due = _due(schedule)
+    if not Switch.is_on:
+        schedule._steps = steps  # the steps to the next snapshot are counted only while it is on
+    return is_due and Switch.is_on
 
 
 def sample(launcher: Launcher, thread: int) -> None:

@@ -1,15 +1,14 @@
 """A run as chaos.py watches it: its processes, and what its records say so far."""
 
 import json
-import os
 import re
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from logged_process import LoggedProcess
 
 _POLL_SECONDS = 0.005
 PATIENCE = 100.0
@@ -46,24 +45,19 @@ class Records:
         return [int(record["text"].split()[1]) for record in self.all() if record.get("event") == "snapshots"]
 
 
-class WatchedRun:
-    """`onecurve run` in a process group of its own."""
+class WatchedRun(LoggedProcess):
+    """`onecurve run` in a session of its own."""
 
     def __init__(
         self, script: Path, folder: Path, *options: str, launcher: Sequence[str] = (), group: Path | None = None
     ) -> None:
         """`launcher`: what starts it instead of this Python, for example torchrun. `group`: its control group."""
-        self.folder = folder
-        self._log = tempfile.TemporaryFile("a+")  # noqa: SIM115  it is read while the run goes on
-        start = [*(launcher or [sys.executable]), "-m", "onecurve", "run", str(script), "--out", str(folder), *options]
-        self.started = time.time()
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CHAOS_FOLDER": str(folder)}
+        self.folder, self.records = folder, Records(folder)
+        words = [*(launcher or [sys.executable]), "-m", "onecurve", "run", str(script), "--out", str(folder), *options]
         if group is not None:
-            start = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *start]
-        self.process = subprocess.Popen(
-            start, env=environment, stdout=self._log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        self.records = Records(folder)
+            words = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *words]
+        self.started = time.time()
+        super().__init__(words, CHAOS_FOLDER=str(folder))
 
     def ranks(self) -> list[int]:
         """Process ids of the ranks: the children of the template, which the keeper has started. In the first generation
@@ -102,26 +96,7 @@ class WatchedRun:
 
     def end(self, seconds: float = PATIENCE) -> int | None:
         """Wait until the run has ended; return its exit status, or None if it hangs."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def output(self) -> str:
-        self._log.seek(0)
-        return self._log.read()
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._log.close()
-
-    def __enter__(self) -> "WatchedRun":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return super().end(seconds)
 
 
 def children(pid: int) -> list[int]:

@@ -84,6 +84,25 @@ def test_a_script_with_its_own_loop_starts_again_from_a_snapshot(tmp_path: Path)
     assert weights[0] == weights[1]
 
 
+def test_a_loop_that_is_stopped_ends_with_75_and_continues(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "onecurve", "run", LOOP, "stopped", "2"]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen([*command, "0.3", "--ranks", "2"], cwd=tmp_path, **pipes) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step 3 of 16"):
+                process.send_signal(signal.SIGTERM)
+                break
+        rest = process.stdout.read()
+    assert process.returncode == 75, rest
+    assert "onecurve: the training was stopped before its last step" in rest
+    again = subprocess.run([*command, "0", "--ranks", "2"], cwd=tmp_path, check=False, **pipes)
+    assert again.returncode == 0, again.stdout
+    steps = [int(line.split()[1]) for line in again.stdout.splitlines() if line.startswith("step ")]
+    assert steps[0] > 3
+    assert steps[-1] == 16
+
+
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 

@@ -16,8 +16,14 @@ class CostTrace:
     small: Profile
     large: Profile
     """Profile of a micro-batch with twice as many samples as `small`."""
-    tensor2: Mapping[bool, Profile] = field(default_factory=dict)
-    """Profile of one rank at tensor=2 with the samples of `large`, keyed by sequence parallelism (True or False)."""
+    tensor2: Profile | None = None
+    """Profile of one rank at tensor=2 with the samples of `large`; None if the model cannot be split so."""
+    sequence2: Profile | None = None
+    """The same with sequence parallelism."""
+
+    def split_in_two(self, sequence: bool) -> Profile | None:
+        """The profile of one rank at tensor=2, with or without sequence parallelism."""
+        return self.sequence2 if sequence else self.tensor2
 
 
 BlockWeight = tuple[float, float]

@@ -148,7 +148,7 @@ class Straggler:
     speed: float
     """Where the others have 1."""
     seconds: float
-    """For how long they have been waiting for it."""
+    """For how long they have been waiting for it; 0 if they no longer do."""
 
 
 @dataclass(frozen=True)

@@ -203,12 +203,15 @@ class Leader:
         """Wait until all hosts have ended the generation, or are lost. `names`: of the hosts."""
         lost: list[str] = []
         updates = self.updates()
-        while any(host not in self._reports and host not in lost for host in names):
-            await updates.wait()
+        while True:
+            # A host may have been lost before its ranks were assigned.
             gone = [host for host in names if host not in self._membership.present and host not in self._reports]
             if len(gone) > len(lost):
                 lost = gone
                 await self._member.declare_broken(self._generation)
+            if all(host in self._reports or host in lost for host in names):
+                break
+            await updates.wait()
         generation, why = self._regroup
         return GenerationEnd(
             reports=[(names[host], self._reports[host]) for host in names if host in self._reports],

@@ -24,7 +24,9 @@ class RankNotes:
             await self._coordination.delete(key)
 
     async def straggles(self, straggler: Straggler) -> None:
-        """The others wait for this rank most of the time."""
+        """The others wait for this rank most of the time, or no longer do."""
         self._stragglers[straggler.rank] = straggler
+        if straggler.seconds == 0:
+            del self._stragglers[straggler.rank]
         stragglers = Stragglers(self._generation, tuple(self._stragglers.values()))
         await self._coordination.put(f"{self._keys.stragglers}{self._host}", to_json(stragglers), self._lease)

@@ -19,7 +19,7 @@ _WAIT_SECONDS = 600.0
 """How long a run waits for hosts that take the place of lost ones."""
 
 _SLOW_SECONDS = 20.0
-"""A rank that is slow for this long gets less to do; for a shorter time, it is only named."""
+"""A rank that is slow for about this long gets less to do; for a shorter time, it is only named."""
 _REBALANCE_SECONDS = 60.0
 """Time from the first rebalancing to the next; it is longer after each."""
 
@@ -154,8 +154,8 @@ class _Recovery:
             if straggler.rank not in named:
                 named.add(straggler.rank)
                 self._leader.say(
-                    f"rank {straggler.rank} on {host} is slow: all ranks wait for it, as it works at "
-                    f"{straggler.speed:.0%} of their speed"
+                    f"rank {straggler.rank} on {host} is slow: the others wait for it most of the time; per sample it "
+                    f"has {straggler.speed:.0%} of their speed"
                 )
 
     def _rebalance(self, crew: Crew, speeds: Mapping[int, float]) -> bool:

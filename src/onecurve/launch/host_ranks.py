@@ -87,6 +87,7 @@ class HostRanks:
         `sender`: sends the ranks' snapshots to another host. `observer`: told about the ranks.
         """
         self._sender = sender
+        self._stragglers.clear()  # those of the generation before
         for rank, assignment in zip(self._ranks, assignments, strict=True):
             rank.assign(assignment, self._snapshots_for(assignment.generation))
         watching = asyncio.create_task(self._watch(observer))

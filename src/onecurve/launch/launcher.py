@@ -157,7 +157,10 @@ class Launcher:
         return self._wait_share.at_end_of_rounds(progress(threading.main_thread().ident or 0).collectives)
 
     def straggles(self, speed: float, seconds: float) -> None:
-        """Say that the others wait for this rank most of the time: its speed, where they have 1, and for how long."""
+        """Say that the others wait for this rank most of the time: its speed, where they have 1, and for how long.
+
+        `seconds` is 0 if they no longer do.
+        """
         self._send({"straggles": {"speed": speed, "seconds": seconds}})
 
     def say(self, text: str) -> None:
@@ -257,9 +260,13 @@ class Launcher:
             self._channel.send(message, descriptor)
 
 
-def _clear_frames(error: BaseException | None) -> None:
+def _clear_frames(error: BaseException) -> None:
     """Drop what the frames of an error, and of those before it, hold."""
-    if error is not None:
-        clear_frames(error.__traceback__)
-        for earlier in {id(each): each for each in (error.__cause__, error.__context__)}.values():
-            _clear_frames(earlier)
+    errors: dict[int, BaseException] = {}
+    found: list[BaseException | None] = [error]
+    while found:
+        each = found.pop()
+        if each is not None and id(each) not in errors:
+            errors[id(each)] = each
+            clear_frames(each.__traceback__)
+            found += [each.__cause__, each.__context__]

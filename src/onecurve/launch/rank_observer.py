@@ -12,4 +12,4 @@ class RankObserver(Protocol):
         """All ranks of this host make no progress, and are here; () when one does again."""
 
     async def straggles(self, straggler: Straggler) -> None:
-        """The others wait for this rank most of the time."""
+        """The others wait for this rank most of the time, or no longer do."""

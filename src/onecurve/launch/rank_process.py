@@ -33,7 +33,7 @@ class RankProcess:
     kernel_killed: Callable[[], bool]
     """True if the kernel has just killed a process for want of memory."""
     on_straggler: Callable[[Straggler], None]
-    """Told that the others wait for the rank most of the time."""
+    """Told that the others wait for the rank most of the time, or no longer do."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
     page: RankPage | None = None

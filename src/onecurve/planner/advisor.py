@@ -101,7 +101,7 @@ def faster_in_bf16(estimator: Estimator, best: Estimate | None, factor: float, s
             return ""
         return f"it would fit in bf16, with {seconds_text(fitting.step)} per step under {fitting.plan}; {_ALLOW_BF16}"
     plan = replace(best.plan, precision="bf16")
-    if plan.mesh.tensor > 1 and plan.sequence not in estimator.costs.traces["bf16"].tensor2:
+    if plan.mesh.tensor > 1 and estimator.costs.traces["bf16"].split_in_two(plan.sequence) is None:
         return ""
     estimate = estimator.estimate(plan)
     speedup = best.step / estimate.step

@@ -47,8 +47,8 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
                 sequence: _split_profile(traces[precision].large, run, traced, layouts)
                 for sequence, run in runs.items()
             }
-            traces[precision] = replace(traces[precision], tensor2=split)
-        if not any(trace.tensor2 for trace in traces.values()):
+            traces[precision] = replace(traces[precision], tensor2=split.get(False), sequence2=split.get(True))
+        if not any(trace.tensor2 or trace.sequence2 for trace in traces.values()):
             refused["tensor"] = "the split model could not be traced (see --verbose)"
             degrees, layouts = (), {}
     has_batch_norm = any(isinstance(module, _BatchNorm) for module in traced.model.modules())

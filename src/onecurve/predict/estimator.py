@@ -111,10 +111,10 @@ class Estimator:
         return components
 
     def _copies(self, plan: Plan, hosts: HostGroup) -> int:
-        """Return the number of snapshots per rank: a host also keeps those of one other, and one rank has no keeper."""
-        if plan.mesh.size == 1:
-            return 1
-        return self.costs.snapshots * (2 if plan.mesh.size > hosts.devices_per_host else 1)
+        """Return the number of snapshots per rank. Of those that a run can continue from, a host also keeps the ones of
+        another host, and one more while it receives one."""
+        own = self.costs.snapshots
+        return 2 * own + 1 if own > 1 and plan.mesh.size > hosts.devices_per_host else own
 
     def _seconds(self, plan: Plan, group: RankGroup) -> dict[str, float]:
         terms = self._predictor(plan, group).seconds(self._profiles.of(plan, group.samples), plan)

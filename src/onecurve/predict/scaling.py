@@ -55,7 +55,8 @@ def along_tensor(unsplit: Profile, trace: CostTrace, degree: int, sequence: bool
     The fraction that is split is known for the number of samples in the trace and assumed to be the same for
     `unsplit`, which may have another number of samples.
     """
-    split_in_two, ratio = trace.tensor2[sequence], unsplit.samples / trace.large.samples
+    split_in_two, ratio = trace.split_in_two(sequence), unsplit.samples / trace.large.samples
+    assert split_in_two is not None
 
     def scale(value: float, one_rank: float, two_ranks: float) -> float:
         split = min(2 * (one_rank - two_ranks), one_rank)

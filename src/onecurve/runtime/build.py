@@ -80,6 +80,8 @@ class RunSettings:
     on_straggler: Callable[[float, float], None] = lambda _, __: None
     """Told this rank's speed, where the others have 1, and for how long, if they wait for it most of the time."""
     on_event: Callable[[SaveEvent], None] = lambda _: None
+    on_interruption: Callable[[], None] = lambda: None
+    """Called at the end of a run that was stopped before its last step."""
     on_facts: Callable[[], None] = lambda: None
     """Called once this process knows the `JobFacts`."""
     proof: Proof | None = None
@@ -200,6 +202,7 @@ class RunBuilder:
                 lock=lock,
                 on_event=settings.on_event,
                 hand_over=settings.hand_over,
+                on_interruption=settings.on_interruption,
             )
         )
 

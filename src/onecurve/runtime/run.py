@@ -232,11 +232,6 @@ class Run:
         return self._trainer.update.skips_on_device
 
     @property
-    def is_interrupted(self) -> bool:
-        """True if a rank was asked to stop before the last step."""
-        return self._is_stopped and self._steps_done < self.steps
-
-    @property
     def out_of_patience(self) -> bool:
         """True if early stopping should end the run."""
         return self.best is not None and self.best.out_of_patience
@@ -250,6 +245,8 @@ class Run:
         try:
             if kind is None:
                 self.finish()
+                if self._is_stopped and self._steps_done < self.steps:
+                    self._components.on_interruption()
                 several_steps = self._steps_done > self.first_step + 1
                 if self._checkpoints is not None and several_steps and not self._checkpoint_called:
                     self._components.on_event(SaveEvent("warning", _NEVER_CALLED))

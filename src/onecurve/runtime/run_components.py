@@ -53,5 +53,7 @@ class RunComponents:
     lock: RunLock | None = None
     on_event: Callable[[SaveEvent], None]
     """Called with every event of a save."""
+    on_interruption: Callable[[], None]
+    """Called at the end, if the run was stopped before its last step."""
     hand_over: Callable[[], None]
     """Called when another generation is to go on with what has just been kept."""

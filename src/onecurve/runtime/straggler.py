@@ -11,7 +11,7 @@ _LEAST_DIFFERENCE = 0.4
 _LEAST_STEPS = 10
 _LEAST_SECONDS = 5.0
 """And they do so for this many steps and this long: a rank that is slow for a moment is none."""
-_AGAIN_SECONDS = 20.0
+_AGAIN_SECONDS = 5.0
 """A rank that stays slow says so again after this time."""
 
 
@@ -27,8 +27,13 @@ class StragglerDetector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`ask`: returns the share of its time that this rank waits, or None if that is not known. `tell`: told this
-        rank's speed, where the others have 1, and for how long it has been slow, once that is clear."""
-        self._relative_share = plan.shares[data_rank] * plan.mesh.data / plan.round_size
+        rank's speed, where the others have 1, and for how long it has been slow, once that is clear; and (1, 0) once it
+        no longer is."""
+        own = plan.shares[data_rank]
+        others = (plan.round_size - own) / max(1, plan.mesh.data - 1)
+        self._relative_share = own / others if others else 1.0
+        self._is_comparable = plan.mesh.data == plan.mesh.size
+        """Stages of a pipeline also wait for each other if none is slow."""
         self._ask, self._tell, self._clock = ask, tell, clock
         self._own: float | None = None
         self._steps = 0
@@ -43,11 +48,14 @@ class StragglerDetector:
     def add(self, outcome: StepOutcome) -> None:
         """Take in what all ranks have exchanged in a step."""
         own, others = self._own, outcome.ranks_waited - 1
-        if own is None or others < 1:
+        if own is None or others < 1 or not self._is_comparable:
             return
         waited_by_others = (outcome.waited - own) / others
         if waited_by_others - own < _LEAST_DIFFERENCE:
             self._steps = 0
+            if self._told_at is not None:
+                self._told_at = None
+                self._tell(1.0, 0.0)
             return
         if self._steps == 0:
             self._since = self._clock()

@@ -45,7 +45,7 @@ class Space:
                     for shares, rounds in self._shares(mesh):
                         for precision, trace in self.costs.traces.items():
                             for sequence in (False, True) if tensor > 1 else (False,):
-                                if tensor == 1 or sequence in trace.tensor2:
+                                if tensor == 1 or trace.split_in_two(sequence) is not None:
                                     yield Plan(
                                         mesh=mesh,
                                         micro_batch=shares,

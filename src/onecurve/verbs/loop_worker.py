@@ -6,7 +6,7 @@ Its `oc.prepare` finds here which rank it is, which plan it has, and what it con
 import runpy
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from onecurve.describe.convert import from_json
@@ -16,18 +16,20 @@ from onecurve.describe.requests import LoopRequest
 from onecurve.device.world import World
 from onecurve.launch.launcher import Launcher
 from onecurve.report.log import log_to_stderr
-from onecurve.runtime.run import Run
 from onecurve.verbs.kept import Kept
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoopRank:
     """This process as a rank of `onecurve run`."""
 
     world: World
     kept: Kept
-    runs: list[Run] = field(default_factory=list)
-    """What the script has prepared."""
+    is_interrupted: bool = False
+    """True if a run that the script has prepared was stopped before its last step."""
+
+    def note_interruption(self) -> None:
+        self.is_interrupted = True
 
 
 _this_process: LoopRank | None = None
@@ -58,4 +60,4 @@ class LoopWorker:
         except SystemExit as end:
             if end.code:
                 raise OnecurveError(f"{program}: it ended itself with status {end.code}") from None
-        return launcher.signal if any(run.is_interrupted for run in rank.runs) else ""
+        return launcher.signal if rank.is_interrupted else ""

@@ -98,7 +98,11 @@ def prepare(
     if rank is not None:
         launcher = rank.kept.launcher
         settings = replace(
-            settings, stop=launcher, regroup=lambda: launcher.is_regroup_asked, hand_over=launcher.hand_over
+            settings,
+            stop=launcher,
+            regroup=lambda: launcher.is_regroup_asked,
+            hand_over=launcher.hand_over,
+            on_interruption=rank.note_interruption,
         )
     chosen = read_plan(plan)
     if chosen is not None and rank is not None and rank.kept.generation.plan is not None:
@@ -113,7 +117,6 @@ def prepare(
         generation = rank.kept.generation
         chosen = chosen or generation.plan
         run = RunBuilder(job, settings).build(chosen, world, lock, generation.interruption, rank.kept.memory)
-        rank.runs.append(run)
     if is_first and manual:
         _say(
             f"{run.plan}, backward='mine': whether every plan computes the same depends on your loop; onecurve check "

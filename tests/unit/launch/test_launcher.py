@@ -1,5 +1,6 @@
 """A rank's view of its launcher."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,9 +56,33 @@ def test_what_a_broken_generation_has_held_goes_before_the_rank_says_that_it_has
 
 
 def test_only_the_generation_that_is_left_is_cut(launcher: Launcher) -> None:
+    """The rank leaves a generation, and enters the next one, while its connections are being cut."""
     cuts: list[int] = []
-    with launcher.taking_part(assignment(1), None, lambda: cuts.append(1)):
+    begun, may_end = threading.Event(), threading.Event()
+
+    def cut() -> None:
+        cuts.append(1)
+        begun.set()
+        may_end.wait(10)
+
+    with launcher.taking_part(assignment(1), None, cut):
         launcher._take({"leave": 1})
-    with launcher.taking_part(assignment(2), None, lambda: cuts.append(2)):
-        launcher._cut_until_left()  # the watcher comes late
-    assert cuts == []
+        watcher = threading.Thread(target=launcher._cut_until_left, daemon=True)
+        watcher.start()
+        assert begun.wait(10)
+    entered: list[bool] = []
+
+    def enter() -> None:
+        with launcher.taking_part(assignment(2), None, lambda: cuts.append(2)):
+            entered.append(True)
+            watcher.join(1.0)  # it goes on in generation 2, if it does not look again
+
+    rank = threading.Thread(target=enter)
+    rank.start()
+    rank.join(0.2)
+    assert not entered, "it was not waited until the connections are cut"
+    may_end.set()
+    rank.join(10)
+    assert not watcher.is_alive()
+    assert entered
+    assert cuts == [1]

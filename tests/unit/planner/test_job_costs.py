@@ -59,7 +59,7 @@ def test_two_micro_batches_are_traced_and_the_larger_costs_twice_as_much() -> No
     assert (trace.small.samples, trace.large.samples) == (4, 8)
     assert trace.large.flops == 2 * trace.small.flops
     assert trace.small.parameters == 3 * (2 * 2 * WIDTH * WIDTH + 3 * WIDTH)
-    assert trace.tensor2 == {}
+    assert (trace.tensor2, trace.sequence2) == (None, None)
 
 
 def test_a_global_batch_of_one_sample_is_traced() -> None:
@@ -80,7 +80,7 @@ def test_one_tensor_rank_of_two_has_half_of_the_split_parameters() -> None:
     job_costs = costs(max_tensor_degree=2)
     assert job_costs.tensor_degrees == (2,)
     assert job_costs.layouts["*.up.weight"] == "dim 0"
-    full, half = job_costs.traces["fp32"].large.blocks[0], job_costs.traces["fp32"].tensor2[False].blocks[0]
+    full, half = job_costs.traces["fp32"].large.blocks[0], job_costs.traces["fp32"].tensor2.blocks[0]
     split = 2 * 2 * WIDTH * WIDTH + 2 * WIDTH  # both weights and the bias of `up`
     assert full.parameters - half.parameters == split // 2
     assert half.work.flops == full.work.flops // 2
@@ -98,7 +98,7 @@ def test_a_refused_axis_names_the_operation_and_the_module() -> None:
     reason = job_costs.refused_axes["tensor"]
     assert "operation aten.as_strided.default in module '1': RuntimeError: as_strided not supported" in reason
     assert job_costs.tensor_degrees == ()
-    assert job_costs.traces["fp32"].tensor2 == {}
+    assert job_costs.traces["fp32"].tensor2 is None
 
 
 def test_a_model_with_nothing_to_split_refuses_the_tensor_axis() -> None:

@@ -30,12 +30,20 @@ def test_accelerators_are_paid_for_one_by_one_and_hosts_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "plan", "copies"),
-    [("cpu", "mb8", 1), ("cpu", "replicate2 mb4", 2), ("cpu", "replicate4 mb2", 4), ("cuda", "replicate2 mb4", None)],
+    ("kind", "hosts_used", "plan", "snapshots", "copies"),
+    [
+        ("cpu", 1, "mb8", 2, 2),
+        ("cpu", 1, "replicate2 mb4", 2, 2),
+        ("cpu", 2, "replicate4 mb2", 2, 5),
+        ("cpu", 2, "replicate4 mb2", 1, 1),
+        ("cuda", 1, "replicate2 mb4", 2, None),
+    ],
 )
-def test_snapshots_take_memory_of_hosts_and_twice_as_much_on_several(kind: str, plan: str, copies: int | None) -> None:
-    hosts = HostGroup(DeviceSpec("d", kind, 10**10, 1e10, {"fp32": 1e11}), 2 if "4" in plan[:10] else 1, 2, 2)
-    memory = Estimator(Cluster((hosts,)), replace(COSTS, snapshots=2)).memory(Plan.parse(plan))
+def test_snapshots_take_memory_of_hosts_and_more_on_several(
+    kind: str, hosts_used: int, plan: str, snapshots: int, copies: int | None
+) -> None:
+    hosts = HostGroup(DeviceSpec("d", kind, 10**10, 1e10, {"fp32": 1e11}), hosts_used, 2, 2)
+    memory = Estimator(Cluster((hosts,)), replace(COSTS, snapshots=snapshots)).memory(Plan.parse(plan))
     state = 100 * 4 + 100 * 2 * 4
     assert memory.get("snapshots") == (copies and copies * state / Plan.parse(plan).mesh.size)
     assert "snapshots" not in Estimator(Cluster((hosts,)), COSTS).memory(Plan.parse(plan))

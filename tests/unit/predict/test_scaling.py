@@ -26,7 +26,7 @@ def profile(samples: int, degree: int = 1) -> Profile:
     return Profile(samples, (block,), ModuleProfile((), 10, 10, 0, 0, Work(), 4 * samples, 0), 0, 2)
 
 
-COSTS = JobCosts({"fp32": CostTrace(profile(4), profile(8), {False: profile(8, 2)})}, 64, 10)
+COSTS = JobCosts({"fp32": CostTrace(profile(4), profile(8), profile(8, 2))}, 64, 10)
 
 
 def test_along_samples() -> None:
@@ -92,13 +92,13 @@ def test_the_part_that_can_be_split_is_divided_by_the_degree(degree: int, flops:
 def test_what_is_split_by_more_than_two_leaves_nothing_behind() -> None:
     smaller = replace(profile(8, 2), shared_activation_bytes=100)
     small, large = (replace(profile(n), shared_activation_bytes=1000) for n in (4, 8))
-    costs = JobCosts({"fp32": CostTrace(small, large, {False: smaller})}, 64, 10)
+    costs = JobCosts({"fp32": CostTrace(small, large, smaller)}, 64, 10)
     assert Profiles(costs).of(Plan(Mesh(tensor=4)), 8).shared_activation_bytes == 250
 
 
 def test_costs_of_tensor_parallelism_alone_grow_with_the_samples() -> None:
     larger = replace(profile(8, 2), shared_activation_bytes=100)
-    costs = JobCosts({"fp32": CostTrace(profile(4), profile(8), {False: larger})}, 64, 10)
+    costs = JobCosts({"fp32": CostTrace(profile(4), profile(8), larger)}, 64, 10)
     # Nothing without the split, 100 bytes on one of two ranks: the part on every rank is as large as measured.
     assert Profiles(costs).of(Plan(Mesh(tensor=2)), 16).shared_activation_bytes == 200
 
@@ -107,7 +107,7 @@ def test_collectives_outside_the_blocks_grow_too() -> None:
     split = profile(8, 2)
     sent = Work(collectives=(Collective("all_gather", 50, "backward"),))
     costs = JobCosts(
-        {"fp32": CostTrace(profile(4), profile(8), {True: replace(split, outside=replace(split.outside, work=sent))})},
+        {"fp32": CostTrace(profile(4), profile(8), None, replace(split, outside=replace(split.outside, work=sent)))},
         64,
         10,
     )

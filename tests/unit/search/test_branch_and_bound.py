@@ -72,7 +72,7 @@ def costs(
 
     few, many = max(1, batch // 2), batch
     traces = {
-        "fp32": CostTrace(profile(few), profile(many), {False: profile(many, 2), True: profile(many, 2)}),
+        "fp32": CostTrace(profile(few), profile(many), profile(many, 2), profile(many, 2)),
     }
     order = tuple(kind for kind, (same, _) in enumerate(kinds) for _ in same)
     chain = BlockChain(((1.0, 1.0),) * blocks, last=(head, 1.0), kinds=order)

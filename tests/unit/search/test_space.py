@@ -36,7 +36,7 @@ def costs(batch: int, blocks: int = 0, **more: object) -> JobCosts:
         kinds = (module(blocks),) if blocks else ()
         return Profile(samples=samples, blocks=kinds, outside=module(0), shared_activation_bytes=0, optimizer_tensors=2)
 
-    trace = CostTrace(profile(4), profile(8), {False: profile(8), True: profile(8)})
+    trace = CostTrace(profile(4), profile(8), profile(8), profile(8))
     chain = BlockChain(((1.0, 1.0),) * blocks, kinds=(0,) * blocks)
     return JobCosts(**{"traces": {"fp32": trace}, "global_batch": batch, "steps": 1, "block_chain": chain, **more})
 
@@ -159,7 +159,7 @@ def test_sequence_parallelism_where_it_was_traced() -> None:
     job = costs(1, tensor_degrees=(2,))
     assert choices(job, gpus(1, 2)) == ["mb1", "tensor2 mb1", "tensor2 mb1 fp32 sequence"]
     trace = job.traces["fp32"]
-    without = replace(job, traces={"fp32": replace(trace, tensor2={False: trace.large})})
+    without = replace(job, traces={"fp32": replace(trace, tensor2=trace.large, sequence2=None)})
     assert choices(without, gpus(1, 2)) == ["mb1", "tensor2 mb1"]
 
 

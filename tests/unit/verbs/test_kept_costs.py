@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import onecurve as oc
 from onecurve.data.training_data import open_data
 from onecurve.describe.cluster import Cluster, DeviceSpec, HostGroup
+from onecurve.describe.costs import JobCosts
 from onecurve.device.scratch import Scratch, new_scratch, use_scratch
 from onecurve.planner.planner import Planner
 from onecurve.verbs.kept_costs import KeptCosts
@@ -25,7 +26,14 @@ class Points:
 
 def hosts(count: int) -> Cluster:
     device = DeviceSpec(name="core", memory=10**9, memory_bandwidth=1e12, flops={"fp32": 1e7}, op_seconds=1e-9)
-    return Cluster((HostGroup(device, count=count, rank_overhead_bytes=0.0),))
+    return Cluster((HostGroup(device, count, 2, 2, rank_overhead_bytes=0.0),))
+
+
+def planner(job: oc.Job, cluster: Cluster, costs: JobCosts | None = None) -> Planner:
+    """One that does not count the time to read data, which is measured each time."""
+    planner = Planner(job, open_data(job), cluster, ["fp32"], lambda _: None, costs=costs)
+    planner.ignore_read_time()
+    return planner
 
 
 @pytest.fixture
@@ -48,15 +56,17 @@ def test_costs_that_were_kept_give_the_same_plan_without_a_trace(monkeypatch: py
         global_batch=16,
         steps=10,
     )
-    first = Planner(job, open_data(job), hosts(4), ["fp32"], lambda _: None)
-    KeptCosts(hosts(4), ["fp32"]).keep(first.costs)
-    expected = [Planner(job, open_data(job), hosts(n), ["fp32"], lambda _: None, costs=first.costs) for n in (4, 3)]
+    traced = {count: planner(job, hosts(count)) for count in (4, 3)}
+    assert traced[4].costs.traces["fp32"].tensor2
+    KeptCosts(hosts(4), ["fp32"]).keep(traced[4].costs)
     monkeypatch.setattr(Planner, "_trace", lambda _: pytest.fail("it is traced again"))
-    for count, known in zip((4, 3), expected, strict=True):
+    for count, known in traced.items():
         costs = KeptCosts(hosts(count), ["fp32"]).load()
-        assert Planner(job, open_data(job), hosts(count), ["fp32"], lambda _: None, costs=costs).best() == known.best()
+        assert costs == traced[4].costs
+        assert planner(job, hosts(count), costs).best() == known.best()
     assert KeptCosts(hosts(4), ["fp32", "bf16"]).load() is None
 
 
 def test_outside_of_a_start_nothing_is_kept():
+    KeptCosts(hosts(4), ["fp32"]).keep(JobCosts({}, 8, 10))
     assert KeptCosts(hosts(4), ["fp32"]).load() is None

@@ -1,6 +1,7 @@
 """`onecurve.prepare` in this process: its arguments, and a training loop on one rank."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,14 @@ from torch import nn
 
 import onecurve as oc
 from harness import SMALL
+from onecurve.describe.generation import Generation, StoreAddress
+from onecurve.describe.plan import Plan
+from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.runs.lock import RunLock
+from onecurve.verbs import loop_worker
+from onecurve.verbs.kept import Kept
+from onecurve.verbs.loop_worker import LoopRank
 
 
 def small(*arguments: str) -> oc.Job:
@@ -37,6 +44,15 @@ def without_loss() -> oc.Job:
 def test_a_wrong_argument_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(oc.OnecurveError, match=message):
         oc.prepare(**({"job": small()} | arguments))
+
+
+def test_a_plan_of_the_script_and_one_of_the_command_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = Generation(number=1, size=2, hosts=1, store=StoreAddress("", 0, ""), plan=Plan.parse("replicate2 mb4"))
+    launcher: Any = SimpleNamespace(is_regroup_asked=False, hand_over=None)
+    rank = LoopRank(World(rank=1, size=2), Kept(launcher, generation))
+    monkeypatch.setattr(loop_worker, "_this_process", rank)
+    with pytest.raises(oc.OnecurveError, match="asks for plan shard2 mb4 fp32, and onecurve run --plan gives one too"):
+        oc.prepare(small(), plan="shard2 mb4")
 
 
 def test_a_job_without_a_loss_needs_the_users_backward() -> None:
