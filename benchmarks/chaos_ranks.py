@@ -8,7 +8,7 @@ import signal
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,7 +18,8 @@ from watched_run import PATIENCE, WatchedRun, children
 
 from onecurve.describe.plan import Plan
 
-_SAMPLES = 4
+_GENERATIONS, _LOOKS = 4, 10
+"""How many are looked at, at the beginning and at the end, and how often each."""
 
 
 def kill(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
@@ -97,7 +98,7 @@ def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Names
     with lab.start("shard2 mb4", steps=1_000_000) as run:
         run.wait_for_step(1, 2)
         survivor, victim = run.ranks()[:2]
-        resources: list[tuple[int, int, int]] = []
+        resources: list[tuple[int, ...]] = []
         for generation in range(1, chosen.count + 1):
             os.kill(victim, signal.SIGKILL)
             killed = time.time()
@@ -107,17 +108,27 @@ def generations(lab: Lab, found: Found, _: random.Random, chosen: argparse.Names
             found.recoveries.append(after - killed)
             # Three failures at the same step would end the run.
             run.wait_for_step(generation + 1, max(run.records.steps(generation)) + 2)
-            resources.append(resources_of(survivor))
+            resources.append(least_resources(survivor))
             (victim,) = (pid for pid in run.ranks() if pid != survivor)
             say(f"{generation}/{chosen.count}: {after - killed:.2f} s, {resources[-1]}")
         run.process.send_signal(signal.SIGTERM)
         found.runs, found.finished = 1, int(run.end() == 75)
-    first, last = resources[2 : 2 + _SAMPLES], resources[-_SAMPLES:]
-    # Batches on their way from the loader take descriptors too, so the least of several counts.
-    found.more["same_resources"] = [min(column) for column in zip(*first, strict=True)][:2] == [
-        min(column) for column in zip(*last, strict=True)
-    ][:2]
-    found.memory_ratio = last[-1][2] / first[-1][2]
+    first, last = (least(part) for part in (resources[2 : 2 + _GENERATIONS], resources[-_GENERATIONS:]))
+    found.more["same_resources"] = first[:2] == last[:2]
+    found.memory_ratio = resources[-1][2] / resources[1 + _GENERATIONS][2]
+
+
+def least_resources(pid: int) -> tuple[int, ...]:
+    """The least of several looks: batches on their way from the loader take descriptors too."""
+    looks = []
+    for _ in range(_LOOKS):
+        looks.append(resources_of(pid))
+        time.sleep(0.02)
+    return least(looks)
+
+
+def least(resources: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(min(column) for column in zip(*resources, strict=True))
 
 
 def resources_of(pid: int) -> tuple[int, int, int]:
@@ -203,7 +214,7 @@ def calm(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -
         end, number = begin + 60 * chosen.minutes, 0
         period = min(60.0, 20 * chosen.minutes)
         while time.time() + period < end:
-            run.ask(number % 2, f"lock {period / 3}" if number % 2 else f"sleep {period / 2}")
+            run.ask(number % 2, f"lock {max(7.0, period / 3)}" if number % 2 else f"sleep {period / 2}")
             number += 1
             time.sleep(period)
         time.sleep(max(0.0, end - time.time()))

@@ -162,7 +162,7 @@ EXIT_STATUS = {signal.SIGINT: 130, signal.SIGTERM: 75}
     [(1, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGINT), (2, signal.SIGTERM)],
 )
 def test_an_interrupt_ends_all_ranks_at_the_same_step(ranks: int, stop_signal: signal.Signals, tmp_path) -> None:
-    arguments = ("run", SMALL, "slow=0.01", "epochs=1000", "--ranks", str(ranks), "--out", "a")
+    arguments = ("run", SMALL, "slow=0.01", "epochs=1000", "--ranks", str(ranks), "--out", str(tmp_path / "a"))
     with started(*arguments, cwd=tmp_path) as process:
         wait_for_steps(tmp_path / "a", 4, rank=ranks - 1)
         process.send_signal(stop_signal)
@@ -174,7 +174,7 @@ def test_an_interrupt_ends_all_ranks_at_the_same_step(ranks: int, stop_signal: s
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["ended"] == stop_signal.name
     assert len({len(steps(tmp_path / "a", rank)) for rank in range(ranks)}) == 1
     assert (tmp_path / "a" / "weights.safetensors").exists()
-    assert not processes_with("slow=0.01")
+    assert not processes_with(str(tmp_path))
 
 
 @pytest.mark.parametrize(

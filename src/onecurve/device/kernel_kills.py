@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_RECENT_SECONDS = 5.0
-"""A process's end is noticed within this time."""
+_RECENT_SECONDS = 15.0
+"""A process's end is noticed within this time, also on a busy machine: a large process takes long to end."""
 
 
 def kernel_kills(root: Path = Path("/")) -> int:

@@ -235,6 +235,7 @@ class _Recovery:
         if decision.action == "continue":
             return crew
         if decision.action == "smaller footprint" and smaller is not None:
+            self._failures_at_step = 0  # this plan has not failed there
             return smaller
         if decision.action == "rebalance" and self._rebalanced is not None:
             return self._rebalanced
