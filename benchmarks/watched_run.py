@@ -1,6 +1,7 @@
 """A run as chaos.py watches it: its processes, and what its records say so far."""
 
 import json
+import os
 import re
 import sys
 import time
@@ -22,12 +23,15 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "records" / "rank-0.jsonl"
-        self._read = 0
+        self._inode = self._read = 0
         self._records: list[Record] = []
 
     def all(self) -> list[Record]:
         if self._path.exists():
             with self._path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:  # a run that was started again from the beginning
+                    self._inode, self._read, self._records = inode, 0, []
                 file.seek(self._read)
                 lines = file.read().split(b"\n")
                 self._read += sum(len(line) + 1 for line in lines[:-1])
