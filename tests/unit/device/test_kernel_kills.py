@@ -32,7 +32,7 @@ def test_a_kill_counts_for_some_seconds() -> None:
     assert not watch.look()
     kills[0] = 8
     assert watch.look()
-    now[0] = 2.0
+    now[0] = 10.0
     assert watch.look()
-    now[0] = 6.0
+    now[0] = 16.0
     assert not watch.look()
