@@ -141,7 +141,8 @@ def test_another_key_is_refused(start, tmp_path: Path) -> None:
     assert "127.0.0.1:29614" in output
 
 
-@pytest.mark.parametrize("hosts", ["2", pytest.param("1:2", marks=pytest.mark.slow)])
+@pytest.mark.slow  # in CI, the scenario `host` of chaos.py shows it
+@pytest.mark.parametrize("hosts", ["2", "1:2"])
 def test_a_run_goes_on_when_a_host_is_killed(hosts: str, start, tmp_path: Path) -> None:
     """Another host takes its place, or the hosts that are left are enough. Either way the weights are the same."""
     arguments = ("slow=0.02", "epochs=24", "--out", "a")
