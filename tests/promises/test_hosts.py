@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
 
 from coordination_services import running_etcd
 from harness import SMALL, onecurve, wait_for_steps
@@ -159,11 +158,8 @@ def test_a_run_goes_on_when_a_host_is_killed(hosts: str, start, tmp_path: Path) 
     assert re.search(r"lost host h\d at step \d+; going on from \d+ as replicate2 mb4", leader)
     one = onecurve("run", SMALL, "epochs=24", "--plan", PLAN, "--out", "one", cwd=tmp_path, OMP_NUM_THREADS="1")
     assert one.returncode == 0, one.stderr
-    weights = [load_file(tmp_path / out / "weights.safetensors") for out in ("one", "a")]
-    # A host that is slow for a while gets a smaller share, under which sums are rounded differently.
-    tolerance = 1e-3 if "is slow at step" in leader else 0.0
-    for name, expected in weights[0].items():
-        assert abs(weights[1][name] - expected).max() <= tolerance, leader
+    weights = [(tmp_path / out / "weights.safetensors").read_bytes() for out in ("one", "a")]
+    assert weights[0] == weights[1], leader
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ class JobCosts:
     tokens: Tokens | None = None
     """The tokens of a sample, or None if the samples are not known to be sequences of tokens."""
     snapshots: int = 0
-    """Copies of its part of the training state that each of several ranks keeps in host memory."""
+    """Copies of its part of the training state that each rank keeps in host memory."""
     refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Axes along which the model cannot be split, each with the reason."""
 

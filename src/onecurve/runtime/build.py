@@ -4,14 +4,12 @@ What a process needs once is in job_process.py; what belongs to one generation (
 is made here.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from onecurve.apply.base_part import BasePart
 from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
-from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
 from onecurve.data.training_data import open_data
 from onecurve.describe.cluster import Cluster
@@ -44,10 +42,10 @@ from onecurve.runtime.first_rank import derive_on_first_rank, share_facts
 from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
-from onecurve.runtime.proof import Proof
 from onecurve.runtime.replicas import Replicas
 from onecurve.runtime.run import Run, saved_tensors
 from onecurve.runtime.run_components import RunComponents
+from onecurve.runtime.run_settings import RunSettings
 from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
@@ -55,37 +53,6 @@ from onecurve.train.loss_scale import LossScale
 from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """What the runs of a job have in common, in every generation."""
-
-    out: Path | None = None
-    """The run's folder; the run continues from its newest checkpoint."""
-    fresh: bool = False
-    """Remove earlier checkpoints and start over, in the first generation."""
-    change: Collection[str] = ()
-    """Fields of the job that differ from the checkpoint's."""
-    manual: bool = False
-    """The user calls backward."""
-    stop: Callable[[], bool] = lambda: False
-    """Asked once per step."""
-    regroup: Callable[[], bool] = lambda: False
-    """Asked once per step: True if the run is to go on in another generation."""
-    hand_over: Callable[[], None] = lambda: None
-    """Called when all ranks have kept what the next generation continues from."""
-    waited: Callable[[], float | None] = lambda: None
-    """Asked once per step: the share of its time that this rank waits for others; None if that is not known."""
-    on_straggler: Callable[[float, float], None] = lambda _, __: None
-    """Told this rank's speed, where the others have 1, and for how long, if they wait for it most of the time."""
-    on_event: Callable[[SaveEvent], None] = lambda _: None
-    on_interruption: Callable[[], None] = lambda: None
-    """Called at the end of a run that was stopped before its last step."""
-    on_facts: Callable[[], None] = lambda: None
-    """Called once this process knows the `JobFacts`."""
-    proof: Proof | None = None
-    """Proves the plan before anything is allocated; None trains without."""
 
 
 def build_run(job: Job, plan: Plan | None, settings: RunSettings, lock: RunLock | None = None) -> Run:

@@ -25,7 +25,8 @@ from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.model.deferred import defer_init
 from onecurve.runs.folder import CHECKPOINTS, HUGGING_FACE, RunOrigin, read_origin
-from onecurve.runtime.build import RunSettings, build_run
+from onecurve.runtime.build import build_run
+from onecurve.runtime.run_settings import RunSettings
 
 Format = Literal["safetensors", "hf", "int8"]
 _DEFAULT_NAMES = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}

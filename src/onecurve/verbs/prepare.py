@@ -20,10 +20,11 @@ from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.planner.plan_choice import AUTO, read_plan
-from onecurve.runtime.build import RunBuilder, RunSettings
+from onecurve.runtime.build import RunBuilder
 from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
+from onecurve.runtime.run_settings import RunSettings
 from onecurve.verbs.kept import LOCK_SECONDS
 from onecurve.verbs.loop_worker import loop_rank
 

@@ -42,10 +42,11 @@ from onecurve.runs.folder import (
     records_file,
     refuse_foreign_folder,
 )
-from onecurve.runtime.build import RunBuilder, RunSettings
+from onecurve.runtime.build import RunBuilder
 from onecurve.runtime.checkpoints import lock_run
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
+from onecurve.runtime.run_settings import RunSettings
 from onecurve.train.step_report import StepReport
 from onecurve.verbs.kept import LOCK_SECONDS, Kept
 from onecurve.verbs.proof import PlanProof
