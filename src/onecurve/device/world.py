@@ -1,6 +1,7 @@
 """The rank of this process: as its launcher assigned it, or from the environment variables that torchrun sets."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -78,6 +79,10 @@ class World:
             connect_neighbours()
 
     def leave(self) -> None:
-        """Destroy the process group."""
+        """Destroy the process group, and forget what DTensor has computed with it: the results hold the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+            if "torch.distributed.tensor" in sys.modules:  # to import it takes a second
+                from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+                _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from queue import SimpleQueue
-from traceback import clear_frames
 from typing import TYPE_CHECKING, NoReturn
 
 from onecurve.describe.assignment import Assignment
@@ -61,6 +60,8 @@ class Launcher:
         self._wait_share = WaitShare()
         self._disconnect: Callable[[], object] = lambda: None
         self._progress: Callable[[int], Progress] | None = None
+        self._failure: Message | None = None
+        """Why the last generation has ended, until the launcher is told."""
         self._is_outside = threading.Event()
         self._is_outside.set()
         self._entering = threading.Lock()
@@ -72,9 +73,11 @@ class Launcher:
 
     def assignments(self) -> Iterator[Assignment]:
         """Wait for the next generation and yield it; end when there is none."""
+        self._say_that_it_has_left()
         while (message := self._next()) is not None:
             assignment, self._here = message
             yield assignment
+            self._say_that_it_has_left()
 
     @contextmanager
     def taking_part(
@@ -96,24 +99,17 @@ class Launcher:
         with self._entering:
             self._generation, self._disconnect, self._progress = assignment.generation.number, disconnect, progress
             self._is_outside.clear()
-        failure: Message | None = None
         try:
             self._raise_if_leaving()
             yield
         except Exception as error:
             if not self._is_leaving and not lost_connection(error) and not isinstance(error, LeaveError):
                 raise
-            failure = {**report_of(error), "lost_connection": True, "is_input_error": False}
-            # The frames of the error hold the model and its process groups. They go now: gloo may hang when it closes a
-            # group whose connections were cut, and a rank that has not left in time is replaced.
-            _clear_frames(error)
+            self._failure = {**report_of(error), "lost_connection": True, "is_input_error": False}
         finally:
             self._is_outside.set()
             self._disconnect, self._progress = lambda: None, None
             self.snapshots.close()
-        if failure is not None:
-            gc.collect()
-            self._send({"failure": failure})
 
     def on_join(self) -> None:
         """Heed the launcher from now on even while this rank waits for others, and announce this host's snapshots.
@@ -195,6 +191,17 @@ class Launcher:
         if self._is_leaving:
             raise LeaveError("told to leave the generation")
 
+    def _say_that_it_has_left(self) -> None:
+        """Called when nothing handles the error any more that has ended the last generation.
+
+        Its traceback holds the model and its process groups. They are closed before the launcher is told: gloo may hang
+        when it closes a group whose connections were cut, and only a rank that has not left in time is replaced.
+        """
+        if self._failure is not None:
+            gc.collect()
+            self._send({"failure": self._failure})
+            self._failure = None
+
     def _next(self) -> tuple[Assignment, Mapping[int, SnapshotMemory]] | None:
         while self._watcher is None and self._assignments.empty():
             self._take(self._channel.receive())
@@ -258,15 +265,3 @@ class Launcher:
     def _send(self, message: Message, descriptor: int | None = None) -> None:
         with self._sending:
             self._channel.send(message, descriptor)
-
-
-def _clear_frames(error: BaseException) -> None:
-    """Drop what the frames of an error, and of those before it, hold."""
-    errors: dict[int, BaseException] = {}
-    found: list[BaseException | None] = [error]
-    while found:
-        each = found.pop()
-        if each is not None and id(each) not in errors:
-            errors[id(each)] = each
-            clear_frames(each.__traceback__)
-            found += [each.__cause__, each.__context__]

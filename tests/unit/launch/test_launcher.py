@@ -36,13 +36,14 @@ def test_what_a_broken_generation_has_held_goes_before_the_rank_says_that_it_has
         def __del__(self) -> None:
             seen.append("closed")
 
-    def collective(group: Group) -> None:
-        raise RuntimeError(f"[gloo/transport/tcp/pair.cc:1] Connection closed by peer, {type(group)}")
-
     def train() -> None:
         group = Group()
+
+        def collective() -> None:  # the traceback holds the function, which holds the group
+            raise RuntimeError(f"[gloo/transport/tcp/pair.cc:1] Connection closed by peer, {type(group)}")
+
         try:
-            collective(group)
+            collective()
         finally:
             raise RuntimeError("[gloo/transport/tcp/pair.cc:2] Connection closed by peer")
 
@@ -52,6 +53,8 @@ def test_what_a_broken_generation_has_held_goes_before_the_rank_says_that_it_has
     monkeypatch.setattr(launcher, "_send", send)
     with launcher.taking_part(assignment(1), None, lambda: None):
         train()
+    launcher._take(None)
+    assert not list(launcher.assignments())
     assert seen == ["closed", "failure"]
 
 
