@@ -174,7 +174,7 @@ def test_evaluation_counts_each_sample_once_and_metrics_are_weighted() -> None:
     job = make_job(evaluate=oc.Evaluate(Points, every=100), metrics={"far": far_off}, global_batch=24)
     with oc.prepare(job, "mb24") as run:
         record = run.evaluate()
-        module = run.model.eval()
+        module = run.model.eval().cpu()
     points = Points()
     error = module(points.x) - points.x.sum(1, keepdim=True)
     assert record.samples == 64
