@@ -1,11 +1,13 @@
 """The device itself notices what it is meant to notice."""
 
+import itertools
 import os
 
-import fake_accelerator
 import pytest
 import torch
 from torch import nn
+
+import fake_accelerator
 
 DEVICE = torch.device("simulated", 0)
 
@@ -109,7 +111,7 @@ def test_knowledge_of_a_stream_is_passed_on(report) -> None:
     streams = [torch.Stream(DEVICE) for _ in range(3)]
     with streams[0]:
         tensor = ones(3)
-    for before, after in zip(streams, streams[1:], strict=False):
+    for before, after in itertools.pairwise(streams):
         after.wait_stream(before)
     with streams[2]:
         tensor + 1
