@@ -30,24 +30,29 @@ class GradientReducer:
 
     def __init__(self, parameters: Sequence[Tensor], group: Group, members: Sequence[int] | None = None) -> None:
         """`members`: the ranks of the group that hold the parameters; None if all of them do."""
-        self._buckets = list(_buckets(parameters))
+        self._parameters = parameters
         self._group, self._members = group, members
 
     @torch.no_grad()
     def __call__(self) -> None:
         if self._group is None:
             return
-        for bucket in self._buckets:
-            used = torch.tensor([float(p.grad is not None) for p in bucket], dtype=bucket[0].dtype).to(bucket[0].device)
+        # The host knows which gradients there are while the device still computes them, so these flags are summed by
+        # the hosts: to read them from the device would make the host wait for it.
+        has_gradient = torch.tensor([p.grad is not None for p in self._parameters], dtype=torch.int32)
+        ranks_with_gradient = self._sum(has_gradient).tolist()
+        used = [p for p, ranks in zip(self._parameters, ranks_with_gradient, strict=True) if ranks]
+        for bucket in _buckets(used):
             gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
-            flat = torch.cat([used, *(gradient.reshape(-1) for gradient in gradients)])
-            if self._members is None:
-                all_reduce_sum(self._group, flat)
-            else:
-                all_reduce_sum_among(self._group, self._members, flat)
-            use_counts, *sums = torch.split(flat, [len(bucket), *(p.numel() for p in bucket)])
-            for parameter, total, use_count in zip(bucket, sums, use_counts.tolist(), strict=True):
-                parameter.grad = total.view_as(parameter) if use_count else None
+            flat = self._sum(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+            sums = torch.split(flat, [p.numel() for p in bucket])
+            for parameter, total in zip(bucket, sums, strict=True):
+                parameter.grad = total.view_as(parameter)
+
+    def _sum(self, values: Tensor) -> Tensor:
+        if self._members is None:
+            return all_reduce_sum(self._group, values)
+        return all_reduce_sum_among(self._group, self._members, values)
 
 
 def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:

@@ -32,6 +32,7 @@ from onecurve.device.local_tensor import LocalTensor, absent_tensor
 from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
+from onecurve.job.weighted import add_weighted
 from onecurve.model.deferred import DeferredModel, TraceableModule
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -166,8 +167,8 @@ class PipelinePart(AutoBackwardPart):
             if stage < self._plan.stage_count - 1:
                 return output
             weighted = self._objective(output, micro)
-        loss, count = full_tensor(weighted.sum), full_tensor(torch.as_tensor(weighted.count))
-        self._totals += torch.stack([loss.detach().double(), count.to(self._totals)])
+        loss = full_tensor(weighted.sum)
+        add_weighted(self._totals, loss, full_tensor(weighted.count))
         return loss * self._scale
 
     def _make_stage(self, stage: int) -> DynamicShapeStage:

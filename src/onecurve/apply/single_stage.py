@@ -25,6 +25,7 @@ from onecurve.device.precision import autocast
 from onecurve.device.prefetch import Prefetcher
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
+from onecurve.job.weighted import add_weighted
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -66,10 +67,10 @@ class SingleStagePart(AutoBackwardPart):
             with self._gradient_sync(last=number == len(rounds) - 1), self._tensor_parallel_context():
                 with autocast(self._plan.precision, self.device):
                     weighted = objective(micro.forward(self._ddp or self.module), micro)
-                loss, count = full_tensor(weighted.sum), full_tensor(torch.as_tensor(weighted.count))
+                loss = full_tensor(weighted.sum)
                 (loss * (scale * self._loss_multiplier)).backward()
             self._average_buffers()
-            totals += torch.stack([loss.detach().double(), count.to(totals)])
+            add_weighted(totals, loss, full_tensor(weighted.count))
         self._take_gradients()
         self._verify_buffers()
         return totals if self.reports_metrics else torch.zeros_like(totals)

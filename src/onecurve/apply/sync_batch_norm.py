@@ -52,7 +52,7 @@ class _SynchronizedForward:
         momentum, running_mean, running_var = self.momentum, None, None
         if self.track_running_stats:
             self.num_batches_tracked.add_(1)
-            momentum = 1.0 / float(self.num_batches_tracked) if momentum is None else momentum
+            momentum = self.num_batches_tracked.float().reciprocal() if momentum is None else momentum
             running_mean, running_var = self.running_mean, self.running_var
         return _batch_norm(self.group, x, running_mean, running_var, self.weight, self.bias, True, momentum, self.eps)
 
@@ -141,7 +141,7 @@ class _SynchronizedNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         reduced_dims = [0, *range(2, x.dim())]
         local_variance, local_mean = torch.var_mean(x.detach(), reduced_dims, correction=0)
-        local_count = torch.tensor([x.numel() / x.size(1)], dtype=torch.float64, device=x.device)
+        local_count = torch.full((1,), x.numel() / x.size(1), dtype=torch.float64, device=x.device)
         mean64, variance64 = local_mean.double(), local_variance.double()
         sums = torch.cat([local_count, local_count * mean64, local_count * (variance64 + mean64**2)])
         all_reduce_sum(group, sums)

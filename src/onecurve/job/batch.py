@@ -34,7 +34,10 @@ class MicroBatch:
         """
 
         def move(leaf: Tensor) -> Tensor:
-            leaf = leaf.to(device, dtype if leaf.is_floating_point() else None, non_blocking=True)
+            # The cast comes after the copy: to cast on the host would leave pinned memory.
+            leaf = leaf.to(device, non_blocking=True)
+            if dtype is not None and leaf.is_floating_point():
+                leaf = leaf.to(dtype)
             if memory_format is torch.channels_last and leaf.dim() == 4:
                 return leaf.contiguous(memory_format=memory_format)
             return leaf

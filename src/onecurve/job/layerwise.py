@@ -1,7 +1,8 @@
 """LAMB and LARS: optimizers that scale each parameter's update by norms of the full parameter.
 
 On a sharded plan a rank has only a part of each parameter. The optimizers therefore work on local tensors and call
-`reduce_squares`, which sums the ranks' partial sums of squares. On one device it returns its argument.
+`reduce_squares`, which sums the ranks' partial sums of squares. On one device it returns its argument. The norms stay
+on the device, so that the host does not wait for it.
 """
 
 from collections.abc import Callable
@@ -60,8 +61,8 @@ class LAMB(LayerWise):
             return
         updates = [self._update(group, parameter) for group, parameter in pairs]
         ratios = trust(*self.norms([p for _, p in pairs], updates))
-        for (group, parameter), update, ratio in zip(pairs, updates, ratios.tolist(), strict=True):
-            parameter.sub_(update, alpha=group["lr"] * (ratio if group["adapt"] else 1.0))
+        for (group, parameter), update, ratio in zip(pairs, updates, ratios, strict=True):
+            parameter.sub_(update.mul_(ratio) if group["adapt"] else update, alpha=group["lr"])
 
     def _update(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
         state, gradient = self.state[parameter], parameter.grad
@@ -100,16 +101,16 @@ class LARS(LayerWise):
         if not pairs:
             return
         gradients = [p.grad for _, p in pairs if p.grad is not None]
-        weight_norms, gradient_norms = (vector.tolist() for vector in self.norms([p for _, p in pairs], gradients))
-        for (group, parameter), gradient, w, g in zip(pairs, gradients, weight_norms, gradient_norms, strict=True):
-            decay, rate = group["weight_decay"], group["lr"]
-            if group["adapt"] and w > 0 and g > 0:
-                rate *= group["trust"] * w / (g + decay * w)
+        norms = self.norms([p for _, p in pairs], gradients)
+        for (group, parameter), gradient, w, g in zip(pairs, gradients, *norms, strict=True):
+            decay = group["weight_decay"]
             state = self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
-            velocity = state["momentum_buffer"].mul_(group["momentum"])
-            velocity.add_(gradient, alpha=rate).add_(parameter, alpha=rate * decay)
+            change = gradient.add(parameter, alpha=decay)
+            if group["adapt"]:
+                change.mul_(torch.where((w > 0) & (g > 0), group["trust"] * w / (g + decay * w), 1.0))
+            velocity = state["momentum_buffer"].mul_(group["momentum"]).add_(change, alpha=group["lr"])
             parameter.sub_(velocity)
 
 

@@ -25,3 +25,13 @@ class Weighted:
 
     sum: Tensor
     count: Tensor | float
+
+
+def add_weighted(totals: Tensor, total: Tensor, count: Tensor | float) -> None:
+    """Add a sum and its count to the vector `totals`, [sum, count].
+
+    The two are added one by one: a number, or a tensor of the host with one element, goes along with its operation. To
+    make a vector on the device of them first would make the host wait for the device.
+    """
+    totals[0].add_(total.detach())
+    totals[1].add_(count)

@@ -68,6 +68,8 @@ class Run:
         generators are seeded by (seed, step, rank)."""
         batches = iter(self._components.loaders.training)
         while not self._is_stopped:
+            if self._readable is not None:
+                self._components.straggler.add(self._readable.outcome)
             begin = time.perf_counter()
             batch = next(batches, None)
             self._data_seconds = time.perf_counter() - begin
@@ -85,8 +87,6 @@ class Run:
         report = self._trainer.step(batch.step, batch.rounds)
         now = time.perf_counter()
         self._note(report, late=self.reports_late)
-        if self._readable is not None:
-            self._components.straggler.add(self._readable.outcome)
         seconds = {
             "data": self._data_seconds,
             "evaluation": self._evaluation_seconds,

@@ -13,6 +13,7 @@ from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import AnyMetric
 from onecurve.job.metric import Metric
 from onecurve.job.objective import weigh
+from onecurve.job.weighted import add_weighted
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,10 @@ def _evaluation_metric(name: str, metric: AnyMetric) -> EvaluationMetric:
 
 
 def _sum_and_count(total: Tensor | float, count: Tensor | float) -> Tensor:
-    total = torch.as_tensor(total).detach().double()
-    return torch.stack([total, torch.as_tensor(count).to(total)])
+    total = torch.as_tensor(total)
+    sums = torch.zeros(2, dtype=torch.float64, device=total.device)
+    add_weighted(sums, total, count)
+    return sums
 
 
 def _mean(sum_and_count: Tensor) -> float:

@@ -14,7 +14,7 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.job import Job
 from onecurve.job.objective import weigh
-from onecurve.job.weighted import Weighted
+from onecurve.job.weighted import Weighted, add_weighted
 from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_squares
@@ -74,8 +74,7 @@ class ManualTrainer:
             self._totals = self._zeros()
             self._used = set()
         self._part.backward(weighted.sum / self._job.global_batch)
-        count = torch.as_tensor(weighted.count).to(self._totals)
-        self._totals += torch.stack([weighted.sum.detach().to(self._totals), count])
+        add_weighted(self._totals, weighted.sum, weighted.count)
 
     def update(self, name: str) -> StepReport:
         """Reduce the gradients of one optimizer over the ranks, divide by the count of all losses, clip, update."""

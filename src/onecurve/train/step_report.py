@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from onecurve.describe.record import StepRecord
+from onecurve.device.host_copy import HostCopy
 from onecurve.device.local_tensor import LocalTensor
 
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
@@ -67,11 +68,14 @@ class StepReport:
     """Duration of the step in seconds, by cause."""
     _outcome: StepOutcome | None = None
 
+    def __post_init__(self) -> None:
+        self._host_sums = HostCopy(self.sums)
+
     @property
     def outcome(self) -> StepOutcome:
         """The result of the step; waits for the device if it is not finished."""
         if self._outcome is None:
-            self._outcome = outcome(self.sums.tolist(), self.nominal)
+            self._outcome = outcome(self._host_sums.tolist(), self.nominal)
         return self._outcome
 
     @property

@@ -22,15 +22,19 @@ class OptimizerUpdate:
         self, factory: OptimizerFactory, local_tensors: Sequence[LocalTensor], group: Group, device: Device, plan: Plan
     ) -> None:
         self.local_tensors = local_tensors
-        self._group = group
+        self._group, self._device = group, device
         self.optimizer = factory([(local_tensor.name, local_tensor.local) for local_tensor in local_tensors])  # type: ignore[misc]
         if plan.mesh.shard > 1 or plan.mesh.tensor > 1:
             refuse_if_not_shardable(self.optimizer, str(plan))
+        self._masks: dict[tuple[int, ...], Tensor] = {}
+        """Which parameters this rank counts in norms, by the parameters that have a gradient."""
         if isinstance(self.optimizer, LayerWise):
             self.optimizer.reduce_squares = self._reduce_squares
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.skips_on_device = device.asynchronous and can_skip_on_device(self.optimizer)
         """True if the device itself skips a bad step, so that the host continues without reading the outcome."""
+        if self.skips_on_device and isinstance(self.optimizer, torch.optim.SGD):
+            _start_momentum(self.optimizer)
 
     def set_lr_factor(self, factor: float) -> float:
         """Multiply every group's base learning rate by the schedule's factor; return the first group's rate."""
@@ -50,7 +54,7 @@ class OptimizerUpdate:
             self._step_unless(skip, scale)
             return skip
         if report.outcome.finite:
-            self._step(scale.item())
+            self._step(scale)
         return not report.outcome.finite
 
     def state(self) -> dict[str, dict[str, Value]]:
@@ -74,9 +78,8 @@ class OptimizerUpdate:
             groups.append({**group, "params": [index for index, _ in members]})
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
 
-    def _step(self, scale: float) -> None:
-        if scale != 1.0:
-            torch._foreach_mul_(self._gradients(), scale)
+    def _step(self, scale: Tensor) -> None:
+        self._scale_gradients(scale)
         self.optimizer.step()
 
     def _step_unless(self, skip: Tensor, scale: Tensor) -> None:
@@ -84,13 +87,19 @@ class OptimizerUpdate:
 
         Works only for optimizers for which `can_skip_on_device` is true.
         """
-        gradients = self._gradients()
-        if gradients:
-            torch._foreach_mul_(gradients, scale.to(gradients[0].dtype))
+        self._scale_gradients(scale)
         self.optimizer.grad_scale = None  # type: ignore[attr-defined]
         self.optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
         self.optimizer.step()
         del self.optimizer.grad_scale, self.optimizer.found_inf  # type: ignore[attr-defined]
+
+    def _scale_gradients(self, scale: Tensor) -> None:
+        gradients = self._gradients()
+        if self._device.asynchronous:
+            if gradients:
+                torch._foreach_mul_(gradients, scale.to(gradients[0].dtype))
+        elif (factor := scale.item()) != 1.0:
+            torch._foreach_mul_(gradients, factor)
 
     @torch.no_grad()
     def _match_strides(self) -> None:
@@ -109,11 +118,25 @@ class OptimizerUpdate:
 
     def _reduce_squares(self, parameters: Sequence[Tensor], local_squares: Tensor) -> Tensor:
         """Sum the sums of squares of the ranks' parts to those of the full parameters; one column per parameter."""
-        counts = {id(local_tensor.local): local_tensor.counts_in_norm for local_tensor in self.local_tensors}
-        mask = torch.tensor([counts[id(parameter)] for parameter in parameters], device=local_squares.device)
-        return all_reduce_sum(self._group, local_squares * mask)
+        key = tuple(map(id, parameters))
+        if key not in self._masks:  # a copy to the device makes the host wait
+            counts = {id(local_tensor.local): local_tensor.counts_in_norm for local_tensor in self.local_tensors}
+            self._masks[key] = torch.tensor([counts[parameter] for parameter in key], device=local_squares.device)
+        return all_reduce_sum(self._group, local_squares * self._masks[key])
 
 
 def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """True for torch's fused optimizers, which accept the `found_inf` flag of a gradient scaler."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+    """True for torch's fused optimizers, which accept the `found_inf` flag of a gradient scaler.
+
+    Not for SGD with dampening: its first step does not dampen, so it must be known which step is the first.
+    """
+    damped = any(group.get("momentum") and group.get("dampening") for group in optimizer.param_groups)
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not damped
+
+
+def _start_momentum(optimizer: torch.optim.SGD) -> None:
+    """Start with momentum of zeros. torch allocates it in the first step and never writes it if that is skipped."""
+    for group in optimizer.param_groups:
+        if group["momentum"]:
+            for parameter in group["params"]:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -47,6 +47,8 @@ class Operators:
         device = self._device_of(leaves)
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             changed = _written(operator, args, kwargs)
+            if not operator._schema.returns:
+                return self._queue(operator, (args, kwargs), device, changed, {})
             try:
                 meta_args, meta_kwargs = pytree.tree_map(_as_meta, (args, kwargs))
                 meta_changed = _written(operator, meta_args, meta_kwargs)
@@ -63,7 +65,7 @@ class Operators:
             outputs = [self._output(meta, known, device) for meta in meta_outputs]
             new = {n: outputs[n] for n, meta in enumerate(meta_outputs) if meta is not None and id(meta) not in known}
             self._queue(operator, (args, kwargs), device, changed, new)
-            return pytree.tree_unflatten(outputs, form) if operator._schema.returns else None
+            return pytree.tree_unflatten(outputs, form)
 
     def copy(self, source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
         """Copy within a device, or between a device and the host."""
@@ -113,7 +115,7 @@ class Operators:
         host_args, host_kwargs = pytree.tree_map(self._on_host, (args, kwargs))
         result = operator(*host_args, **host_kwargs)
         if changed:
-            return changed[0] if operator._schema.returns else None
+            return changed[0]
         return pytree.tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, result)
 
     def _convolution(self, operator: Any) -> Callable[..., Any]:
