@@ -35,7 +35,7 @@ class GradientReducer:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        if self._group is None:
+        if self._group is None or not self._parameters:
             return
         # The host knows which gradients there are while the device still computes them, so these flags are summed by
         # the hosts: to read them from the device would make the host wait for it.

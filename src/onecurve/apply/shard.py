@@ -1,8 +1,8 @@
 """The axis `shard`: every rank holds a shard of each parameter, of its gradient and of its optimizer state.
 
 A block's parameters are all-gathered for its forward. With zero3 they are freed afterwards and all-gathered again for
-backward; with zero2 they stay until backward. Scalars and complex parameters are not sharded: fully_shard refuses the
-former, and its reduce-scatter the latter.
+backward; with zero2 they stay until backward. Not sharded are scalars, which fully_shard refuses, complex parameters,
+which its reduce-scatter refuses, and in 16 bits the parameters of batch norms, which stay in float32.
 """
 
 import warnings
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.describe.plan import Sharding
 
@@ -25,23 +26,26 @@ def shard(
     policy: MixedPrecisionPolicy,
 ) -> FSDPModule:
     """Materialize and shard the module block by block, so that no rank ever holds more than one unsharded block."""
-    settings = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": sharding == "zero3"}
+    settings = {"mesh": mesh, "reshard_after_forward": sharding == "zero3"}
     for name in blocks:
         block = module.get_submodule(name)
         materialize(block)
-        _fully_shard(block, settings)
+        _fully_shard(block, policy, settings)
     # This handles the parameters outside the blocks; the blocks' own are already sharded and are skipped.
     materialize(module)
-    return _fully_shard(module, settings)
+    return _fully_shard(module, policy, settings)
 
 
 # torch warns that a loss which changes the model's output in place loses a hook; `onecurve check` finds such a loss.
 warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
-def _fully_shard(module: nn.Module, settings: dict[str, Any]) -> FSDPModule:
+def _fully_shard(module: nn.Module, policy: MixedPrecisionPolicy, settings: dict[str, Any]) -> FSDPModule:
     unsharded = {parameter for parameter in module.parameters() if parameter.dim() == 0 or parameter.is_complex()}
-    sharded = fully_shard(module, ignored_params=unsharded, **settings)
+    if policy.param_dtype is not None:
+        norms = [submodule for submodule in module.modules() if isinstance(submodule, _BatchNorm)]
+        unsharded |= {parameter for norm in norms for parameter in norm.parameters(recurse=False)}
+    sharded = fully_shard(module, mp_policy=policy, ignored_params=unsharded, **settings)
     sharded.set_gradient_divide_factor(1.0)
     sharded.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
     return sharded

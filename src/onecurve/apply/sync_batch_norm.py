@@ -3,7 +3,8 @@
 torch's SyncBatchNorm works on GPUs only. Forward does one all-reduce of [count, mean·count, second moment·count] per
 channel; backward does one of two sums per channel. Both are in float64: the relative error of the variance is about
 10^-16 · (mean/standard deviation)², below float32's precision while a mean is below 10^4 standard deviations. The
-arithmetic over samples is torch's own batch norm kernel, called with the synchronized statistics.
+arithmetic over samples is torch's own batch norm kernel, called with the synchronized statistics. For an input in 16
+bits the statistics, weight and bias are in float32, as in torch's own batch norm.
 """
 
 from typing import Any
@@ -52,8 +53,9 @@ class _SynchronizedForward:
         momentum, running_mean, running_var = self.momentum, None, None
         if self.track_running_stats:
             self.num_batches_tracked.add_(1)
-            momentum = self.num_batches_tracked.float().reciprocal() if momentum is None else momentum
             running_mean, running_var = self.running_mean, self.running_var
+            if momentum is None:  # the average over all steps; a number would make the host wait for the device
+                momentum = self.num_batches_tracked.to(running_mean.dtype).reciprocal()
         return _batch_norm(self.group, x, running_mean, running_var, self.weight, self.bias, True, momentum, self.eps)
 
 
@@ -116,12 +118,12 @@ def _batch_norm(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     training: bool = False,
-    momentum: float = 0.1,
+    momentum: float | Tensor = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """torch.nn.functional.batch_norm with statistics over the group."""
     if not training:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        return F.batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
     y, mean, variance, count = _SynchronizedNorm.apply(x, weight, bias, eps, group)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         if running_mean is not None:
@@ -139,40 +141,59 @@ class _SynchronizedNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, group: dist.ProcessGroup
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        reduced_dims = [0, *range(2, x.dim())]
-        local_variance, local_mean = torch.var_mean(x.detach(), reduced_dims, correction=0)
-        local_count = torch.full((1,), x.numel() / x.size(1), dtype=torch.float64, device=x.device)
-        mean64, variance64 = local_mean.double(), local_variance.double()
-        sums = torch.cat([local_count, local_count * mean64, local_count * (variance64 + mean64**2)])
+        count = x.numel() / x.size(1)
+        local_mean, local_square = _moments(x.detach(), count)
+        sums = torch.cat([torch.full((1,), count, dtype=torch.float64, device=x.device), local_mean, local_square])
+        sums[1:].mul_(count)
         all_reduce_sum(group, sums)
-        count, (first_moment, second_moment) = sums[:1], sums[1:].chunk(2)
-        mean64 = first_moment / count
-        variance64 = (second_moment / count - mean64**2).clamp(min=0)
-        mean, variance = mean64.to(x.dtype), variance64.to(x.dtype)
-        inverse_std = (variance64 + eps).rsqrt().to(x.dtype)
-        ctx.group = group
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(x, weight, mean, variance, inverse_std, count)
-        ctx.eps = eps
-        ctx.mark_non_differentiable(mean, variance, count)
-        return F.batch_norm(x, mean, variance, weight, bias, training=False, eps=eps), mean, variance, count
+        total, (first_moment, second_moment) = sums[:1], sums[1:].chunk(2)
+        mean64 = first_moment / total
+        variance64 = (second_moment / total - mean64**2).clamp(min=0)
+        dtype = _statistics_dtype(x)
+        mean, variance = mean64.to(dtype), variance64.to(dtype)
+        inverse_std = (variance64 + eps).rsqrt().to(dtype)
+        scale = torch.ones_like(mean) if weight is None else weight.to(dtype)
+        ctx.group, ctx.eps = group, eps
+        ctx.dtypes = [None if parameter is None else parameter.dtype for parameter in (weight, bias)]
+        ctx.save_for_backward(x, scale, mean, variance, inverse_std, total)
+        ctx.mark_non_differentiable(mean, variance, total)
+        shift = None if bias is None else bias.to(dtype)
+        return F.batch_norm(x, mean, variance, scale, shift, training=False, eps=eps), mean, variance, total
 
     @staticmethod
     def backward(
         ctx: Any, grad_y: Tensor, *_: Tensor
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        x, weight, mean, variance, inverse_std, count = ctx.saved_tensors
+        x, scale, mean, variance, inverse_std, total = ctx.saved_tensors
         # With constant statistics the kernel computes the direct part of the gradient, and the sums of grad_y and
         # grad_y·x̂ over this rank's samples. The part through the statistics needs these sums over all ranks.
-        scale = torch.ones_like(mean) if weight is None else weight
         grad_x, grad_weight, grad_bias = torch.ops.aten.native_batch_norm_backward(
             grad_y.contiguous(), x, scale, mean, variance, mean, inverse_std, False, ctx.eps, [True, True, True]
         )
         sums = torch.cat([grad_bias.double(), grad_weight.double()])
         all_reduce_sum(ctx.group, sums)
         sum_grad, sum_grad_xhat = sums.chunk(2)
-        slope = (-scale.double() * inverse_std.double() ** 2 * sum_grad_xhat / count).to(x.dtype)
-        shift = (-scale.double() * inverse_std.double() * sum_grad / count).to(x.dtype) - slope * mean
+        slope = (-scale.double() * inverse_std.double() ** 2 * sum_grad_xhat / total).to(scale.dtype)
+        shift = (-scale.double() * inverse_std.double() * sum_grad / total).to(scale.dtype) - slope * mean
         channel_shape = [1, -1, *[1] * (x.dim() - 2)]
         grad_x = grad_x.add_(shift.view(channel_shape)).addcmul_(x, slope.view(channel_shape))
-        return grad_x, None if weight is None else grad_weight, grad_bias if ctx.has_bias else None, None, None
+        grad_weight, grad_bias = (
+            None if dtype is None else gradient.to(dtype)
+            for gradient, dtype in zip((grad_weight, grad_bias), ctx.dtypes, strict=True)
+        )
+        return grad_x, grad_weight, grad_bias, None, None
+
+
+def _statistics_dtype(x: Tensor) -> torch.dtype:
+    return torch.float32 if x.dtype in (torch.bfloat16, torch.float16) else x.dtype
+
+
+def _moments(x: Tensor, count: float) -> tuple[Tensor, Tensor]:
+    """The means of x and of its square per channel, in float64; computed without a copy of x in another dtype."""
+    reduced_dims = [0, *range(2, x.dim())]
+    if _statistics_dtype(x) == x.dtype:
+        variance, mean = (moment.double() for moment in torch.var_mean(x, reduced_dims, correction=0))
+        return mean, variance + mean**2
+    mean = x.mean(reduced_dims, dtype=torch.float32)
+    norm = torch.linalg.vector_norm(x, 2, reduced_dims, dtype=torch.float32)
+    return mean.double(), norm.double() ** 2 / count

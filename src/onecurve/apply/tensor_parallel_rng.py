@@ -1,7 +1,9 @@
-"""Random numbers under tensor parallelism on CPU, through DTensor's RNG tracker, which torch implements for GPUs only.
+"""Random numbers under tensor parallelism, in place of DTensor's own RNG tracker.
 
 Tensor-parallel ranks are seeded alike, so a replicated tensor draws the same numbers on all of them. A sharded tensor
-draws from a stream of its own on each rank, and the common stream then advances by one number.
+draws from a stream of its own on each rank, which the host's generator seeds; the device's common stream stays where it
+was. torch's tracker does not exist for the CPU, waits for the device at every random operation, and begins with a
+broadcast over all ranks, which never ends in a pipeline.
 """
 
 from collections.abc import Iterator
@@ -14,26 +16,25 @@ from torch.distributed.tensor import _random as dtensor_random
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.seed import mix
+from onecurve.device.rng import own_random_stream
 
 
 class TensorParallelRNG:
-    """A context manager that installs itself as DTensor's RNG tracker on CPU and does nothing on other devices."""
+    """A context manager that installs itself as DTensor's RNG tracker."""
 
     distribute_region_enabled = True
 
     def __init__(self, mesh: DeviceMesh) -> None:
         self._tensor_rank = mesh.get_local_rank()
-        self._needed = mesh.device_type == "cpu"
+        self._device_kind = mesh.device_type
         self._previous_tracker: Any = None
 
     def __enter__(self) -> None:
-        if self._needed:
-            self._previous_tracker = dtensor_random._rng_tracker
-            dtensor_random._rng_tracker = self  # type: ignore[assignment]
+        self._previous_tracker = dtensor_random._rng_tracker
+        dtensor_random._rng_tracker = self  # type: ignore[assignment]
 
     def __exit__(self, *_: object) -> None:
-        if self._needed:
-            dtensor_random._rng_tracker = self._previous_tracker
+        dtensor_random._rng_tracker = self._previous_tracker
 
     @contextmanager
     def _distribute_region(self, spec: Any, generator: torch.Generator | None = None) -> Iterator[None]:
@@ -47,9 +48,5 @@ class TensorParallelRNG:
             yield
             return
         seed = int(torch.randint(2**62, (), dtype=torch.int64))
-        common_state = torch.get_rng_state()
-        torch.manual_seed(mix(seed, self._tensor_rank))
-        try:
+        with own_random_stream(self._device_kind, mix(seed, self._tensor_rank)):
             yield
-        finally:
-            torch.set_rng_state(common_state)

@@ -9,29 +9,37 @@ from onecurve.describe.plan import Plan, split_evenly
 SUPPORTED_AXES = ("pipeline", "replicate", "shard", "tensor")
 
 
-def validate(plan: Plan, global_batch: int, cluster: Cluster) -> None:
-    """Raise OnecurveError if this job cannot run the plan on this cluster."""
+def validate(plan: Plan, global_batch: int, host: Cluster, local_ranks: int | None = None) -> None:
+    """Raise OnecurveError if this job cannot run the plan.
+
+    Args:
+        plan: The plan.
+        global_batch: The job's samples per step.
+        host: This host, as a cluster of one host.
+        local_ranks: Ranks that share the devices of this host. Default: all ranks of the plan.
+    """
     for axis, degree in plan.mesh.degrees.items():
         if degree > 1 and axis not in SUPPORTED_AXES:
             raise OnecurveError(
                 f"plan {plan}: the axis {axis!r} is not supported by this version; use "
                 f"{', '.join(SUPPORTED_AXES[:-1])} or {SUPPORTED_AXES[-1]} instead"
             )
-    _check_options(plan, cluster)
+    _check_options(plan, host)
     _check_pipeline(plan)
     if plan.global_batch != global_batch:
         raise OnecurveError(
             f"plan {plan}: {plan.round_size} samples × {plan.rounds} rounds = {plan.global_batch} samples per step, "
             f"but the job's global_batch is {global_batch} ({_suggestion(plan, global_batch)})"
         )
-    if cluster.device_kind != "cpu" and plan.mesh.size > cluster.devices:
+    local_ranks = plan.mesh.size if local_ranks is None else local_ranks
+    if host.device_kind != "cpu" and local_ranks > host.devices:
         raise OnecurveError(
-            f"plan {plan}: needs {plan.mesh.size} devices, but the cluster has {cluster.devices} of kind "
-            f"{cluster.device_kind}; reduce the degrees of the axes"
+            f"plan {plan}: {local_ranks} ranks of this host need a device each, but it has {host.devices} of kind "
+            f"{host.device_kind}; reduce the degrees of the axes, or use more hosts"
         )
 
 
-def _check_options(plan: Plan, cluster: Cluster) -> None:
+def _check_options(plan: Plan, host: Cluster) -> None:
     """Reject options that exclude each other. An option without effect is rejected too: it is probably a mistake."""
     if plan.sharding == "zero2" and plan.mesh.shard == 1:
         raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or remove zero2")
@@ -45,10 +53,10 @@ def _check_options(plan: Plan, cluster: Cluster) -> None:
         raise OnecurveError(
             f"plan {plan}: compress={plan.compress}, but a single data-parallel rank sends no gradients; remove it"
         )
-    if plan.threads and cluster.device_kind != "cpu":
+    if plan.threads and host.device_kind != "cpu":
         raise OnecurveError(
             f"plan {plan}: threads={plan.threads} applies to CPU ranks only, but the devices are "
-            f"{cluster.device_kind}; remove threads"
+            f"{host.device_kind}; remove threads"
         )
 
 

@@ -61,10 +61,19 @@ def local_device(local_rank: int) -> Device:
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None:
         return local_cpu()
-    torch.accelerator.set_device_index(local_rank)
-    device = torch.device(accelerator.type, local_rank)
+    # A job scheduler may show each process only the device that is its own.
+    index = local_rank if torch.accelerator.device_count() > 1 else 0
+    torch.accelerator.set_device_index(index)
+    device = torch.device(accelerator.type, index)
     backend = torch.distributed.get_default_backend_for_device(accelerator.type)
     return Device(device, f"cpu:gloo,{accelerator.type}:{backend}", asynchronous=True)
+
+
+def ranks_on_visible_devices(local_ranks: int) -> int:
+    """Return how many of this host's ranks share the devices that this process sees: one, if a job scheduler shows each
+    process its own device only."""
+    is_restricted = any(name.endswith("VISIBLE_DEVICES") for name in os.environ)
+    return 1 if is_restricted and torch.accelerator.device_count() == 1 else local_ranks
 
 
 def local_cpu() -> Device:

@@ -1,4 +1,4 @@
-"""Seeds, saves and restores the host's three random generators: Python's, NumPy's and torch's."""
+"""Seeds, saves and restores random generators: the host's three (Python's, NumPy's and torch's), and the device's."""
 
 import random
 from collections.abc import Iterator
@@ -25,3 +25,15 @@ def preserve_rng_state() -> Iterator[None]:
         random.setstate(python_state)
         np.random.set_state(numpy_state)
         torch.set_rng_state(torch_state)
+
+
+@contextmanager
+def own_random_stream(device_kind: str, seed: int) -> Iterator[None]:
+    """Context manager in which the current device draws from another seed; its generator is restored on exit."""
+    generators = torch if device_kind == "cpu" else torch.get_device_module(device_kind)
+    state = generators.get_rng_state()
+    generators.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generators.set_rng_state(state)

@@ -105,15 +105,18 @@ def state_bytes(parameters: int, trained: int, optimizer_tensors: int, plan: Pla
     return width * (parameters // shard + gradients + optimizer_tensors * trained // shard) // model_ranks
 
 
-def refuse_if_too_large(needed: int, plan: Plan, cluster: Cluster) -> None:
-    """Raise OnecurveError if `needed` bytes per rank do not fit. The message says how much is missing and the fix."""
-    available = cluster.memory_per_rank(plan.mesh.size)
+def refuse_if_too_large(needed: int, plan: Plan, host: Cluster, local_ranks: int) -> None:
+    """Raise OnecurveError if `needed` bytes per rank do not fit. The message says how much is missing and the fix.
+
+    `host`: this host, as a cluster of one host. `local_ranks`: ranks that share it.
+    """
+    available = host.memory_per_rank(local_ranks)
     if needed <= available:
         return
-    sharers = f" for each of {plan.mesh.size} ranks" if plan.mesh.size > 1 and cluster.device_kind == "cpu" else ""
+    sharers = f" for each of {local_ranks} ranks" if local_ranks > 1 and host.device_kind == "cpu" else ""
     raise OnecurveError(
         f"model: weights, gradients and optimizer state need {bytes_text(needed)} per rank under the plan {plan}, but "
-        f"the {cluster.device_kind} of this host has {bytes_text(available)}{sharers}; {_fix(needed, plan, cluster)}"
+        f"the {host.device_kind} of this host has {bytes_text(available)}{sharers}; {_fix(needed, plan, host)}"
     )
 
 

@@ -18,7 +18,7 @@ from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
-from onecurve.device.precision import LOW_PRECISION, master_dtype
+from onecurve.device.precision import LOW_PRECISION, autocast, master_dtype
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
@@ -167,17 +167,19 @@ def _part(
 
         traceable = deferred.trace_copy()
         return PipelinePart(deferred, resolved, mesh, device, traceable, job.batch_norm)
-    return SingleStagePart(
-        deferred, resolved, mesh, device, job.batch_norm, _unused_parameter_test(job, data, device, trials)
-    )
+    leaves_unused = _unused_parameter_test(job, resolved.plan, data, device, trials)
+    return SingleStagePart(deferred, resolved, mesh, device, job.batch_norm, leaves_unused)
 
 
-def _unused_parameter_test(job: Job, data: TrainingData, device: Device, trials: TrialResults) -> UnusedParameterTest:
+def _unused_parameter_test(
+    job: Job, plan: Plan, data: TrainingData, device: Device, trials: TrialResults
+) -> UnusedParameterTest:
     def trial(module: nn.Module, dtype: torch.dtype, number: int) -> Tensor:
         micro = data.micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
         with preserve_rng_state():
             seed_all(mix(job.seed, number))
-            return objective_of(job.loss)(micro.forward(module), micro).sum
+            with autocast(plan.precision, device):
+                return objective_of(job.loss)(micro.forward(module), micro).sum
 
     def test(module: nn.Module, dtype: torch.dtype, group: Group) -> bool:
         if trials.leaves_unused is None:

@@ -21,7 +21,7 @@ from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.run_agenda import RunAgenda
 from onecurve.device.cores import pin_to_cores
-from onecurve.device.device import Device, loader_workers, local_cluster, local_device
+from onecurve.device.device import Device, loader_workers, local_cluster, local_device, ranks_on_visible_devices
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel, defer_init
@@ -110,9 +110,8 @@ class RunBuilder:
             self._process.assign(plan, data_rank)
         process = self._process
         deferred = process.deferred()
-        refuse_if_too_large(
-            state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan), plan, cluster
-        )
+        needed = state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan)
+        refuse_if_too_large(needed, plan, cluster, world.local_size)
 
         with watch.measure("form"):
             is_resolved = interruption is not None and knows_facts and not interruption.plan_changed
@@ -258,7 +257,8 @@ class RunBuilder:
             settings.change, has_folder=settings.out is not None, saves=job.save is not None
         )
         starts_over = settings.fresh or "global_batch" in settings.change
-        _validate(plan, job, cluster, None if starts_over else settings.out)
+        local_ranks = ranks_on_visible_devices(world.local_size)
+        _validate(plan, job, cluster, local_ranks, None if starts_over else settings.out)
         _refuse_other_world(plan, world)
         if settings.manual:
             refuse_unsupported_manual(job, plan)
@@ -266,13 +266,13 @@ class RunBuilder:
             refuse_manual_backward(job, "onecurve cannot step this job")
 
 
-def _validate(plan: Plan, job: Job, cluster: Cluster, earlier: Path | None) -> None:
+def _validate(plan: Plan, job: Job, cluster: Cluster, local_ranks: int, earlier: Path | None) -> None:
     """Refuse a plan that does not fit the job. `earlier`: folder of the run that may be continued.
 
     The plan may come from that folder and not fit because the job has another batch now: then say that.
     """
     try:
-        validate(plan, job.global_batch, cluster)
+        validate(plan, job.global_batch, cluster, local_ranks)
     except OnecurveError:
         if earlier is not None and job.save is not None:
             job_fingerprint = fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))

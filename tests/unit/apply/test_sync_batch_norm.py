@@ -60,6 +60,28 @@ def test_synchronized_batch_norm_equals_torchs_own(group, kind, shape, settings)
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_16_bits_the_statistics_are_in_float32(group, dtype) -> None:
+    torch.manual_seed(0)
+    ours, theirs = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    nn.init.normal_(ours.weight)
+    theirs.load_state_dict(ours.state_dict())
+    synchronize(ours, group)
+    x = (torch.randn(8, 3, 5, 5) * 3 + 10).to(dtype)
+    x1, x2 = x.clone().requires_grad_(), x.clone().requires_grad_()
+    weights = torch.randn(8, 3, 5, 5).to(dtype)
+    for norm, own in ((ours, x1), (theirs, x2)):
+        (norm(own) * weights).sum().backward()
+    assert ours.running_var.dtype == torch.float32
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean, rtol=1e-6, atol=0)
+    torch.testing.assert_close(ours.running_var, theirs.running_var, rtol=1e-5, atol=0)
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(ours.bias.grad, theirs.bias.grad)
+    torch.testing.assert_close(ours(x1), theirs(x2))
+    eps = torch.finfo(dtype).eps  # ours is a sum of three rounded terms
+    torch.testing.assert_close(x1.grad, x2.grad, rtol=eps, atol=eps)
+
+
 class NormByHand(nn.BatchNorm1d):
     def forward(self, x):
         return (x - x.mean(0)) / x.std(0)

@@ -158,7 +158,7 @@ def test_stages_must_fit_the_schedule(plan: Plan, says: str | None) -> None:
 
 
 def test_more_ranks_than_accelerators_are_refused() -> None:
-    with pytest.raises(OnecurveError, match="needs 4 devices, but the cluster has 2 of kind cuda"):
+    with pytest.raises(OnecurveError, match="4 ranks of this host need a device each, but it has 2 of kind cuda"):
         validate(Plan.parse("replicate4 mb8"), 32, Cluster.of("cuda", 2, 1 << 34, 8))
 
 

@@ -106,8 +106,9 @@ def test_numbers_of_stages(schedule: str, stages: tuple[int, ...], runs: bool) -
 
 def test_accelerators_must_suffice_and_have_no_threads() -> None:
     validate(Plan.parse("replicate4 mb8"), 32, GPU)
-    with pytest.raises(OnecurveError, match="needs 8 devices"):
+    with pytest.raises(OnecurveError, match="8 ranks of this host need a device each, but it has 4"):
         validate(Plan.parse("replicate8 mb4"), 32, GPU)
+    validate(Plan.parse("replicate8 mb4"), 32, GPU, local_ranks=4)
     with pytest.raises(OnecurveError, match="threads"):
         validate(Plan.parse("mb32 threads=2"), 32, GPU)
 

@@ -28,7 +28,11 @@ def test_state_bytes(plan: str, expected: int) -> None:
 
 
 def test_a_model_that_fits_is_accepted() -> None:
-    refuse_if_too_large(4 * GIB, Plan.parse("replicate2 mb8"), Cluster.of("cpu", 2, 8 * GIB, 2))
+    refuse_if_too_large(4 * GIB, Plan.parse("replicate2 mb8"), Cluster.of("cpu", 2, 8 * GIB, 2), 2)
+
+
+def test_only_ranks_of_one_host_share_its_memory() -> None:
+    refuse_if_too_large(8 * GIB, Plan.parse("replicate2 mb8"), Cluster.of("cpu", 2, 8 * GIB, 2), local_ranks=1)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +46,7 @@ def test_a_model_that_fits_is_accepted() -> None:
 )  # fmt: skip
 def test_a_model_that_does_not_fit_is_refused_with_the_fix(needed: int, plan: str, cluster: Cluster, says: str) -> None:
     with pytest.raises(OnecurveError, match=says):
-        refuse_if_too_large(needed, Plan.parse(plan), cluster)
+        refuse_if_too_large(needed, Plan.parse(plan), cluster, Plan.parse(plan).mesh.size)
 
 
 def test_stages_of_different_blocks_need_different_memory() -> None:
@@ -251,7 +255,7 @@ def test_what_is_too_large_says_what_would_fit(
     needed: int, plan: str, cluster: Cluster, words: str, absent: str
 ) -> None:
     with pytest.raises(OnecurveError) as refused:
-        refuse_if_too_large(needed, Plan.parse(plan), cluster)
+        refuse_if_too_large(needed, Plan.parse(plan), cluster, Plan.parse(plan).mesh.size)
     assert words in str(refused.value)
     assert absent not in str(refused.value)
 
