@@ -4,15 +4,19 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed import Store  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import Store, _abort_process_group
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
 from onecurve.device.environment import is_rank_of_torchrun
 from onecurve.device.gloo import connect_neighbours, gloo_lazy_init
+
+_TIMEOUT = timedelta(minutes=30)
+"""Of a collective, for all backends. NCCL's own is 10 minutes, in which one rank may be busy with an evaluation."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,36 @@ class World:
         self.on_join()
         if self.size > 1 and not dist.is_initialized():
             with gloo_lazy_init(True):
-                dist.init_process_group(device.backend, store=self.store, rank=self.rank, world_size=self.size)
+                dist.init_process_group(
+                    device.backend,
+                    store=self.store,
+                    rank=self.rank,
+                    world_size=self.size,
+                    timeout=_TIMEOUT,
+                    device_id=device.torch_device if device.kind != "cpu" else None,
+                )
             connect_neighbours()
 
     def leave(self) -> None:
-        """Destroy the process group, and forget what DTensor has computed with it: the results hold the group."""
+        """Destroy the process group. NCCL waits for all ranks: after an error, call `abandon_process_groups`."""
         if dist.is_initialized():
             dist.destroy_process_group()
-            if "torch.distributed.tensor" in sys.modules:  # to import it takes a second
-                from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+            _forget_meshes()
 
-                _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+def abandon_process_groups() -> None:
+    """Leave all process groups without waiting for their other ranks; they cannot be used any more."""
+    if dist.is_initialized():
+        if dist.get_backend() == "gloo":
+            dist.destroy_process_group()
+        else:
+            _abort_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """Forget what DTensor has computed: the results hold process groups."""
+    if "torch.distributed.tensor" in sys.modules:  # to import it takes a second
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]

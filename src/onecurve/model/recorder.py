@@ -27,6 +27,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.model.compiled import without_compile
 from onecurve.model.fake_mode import GuardedFakeMode
+from onecurve.model.host_device import HostDevice
 from onecurve.model.recording_context import inline_threads, swappable_parameters
 from onecurve.model.weight_files import recorded_weight_files
 
@@ -229,7 +230,7 @@ def build_real(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     with preserve_rng_state():
         seed_all(mix(seed))
         try:
-            with _SeedingMode(InitRecorder(seed)):
+            with _SeedingMode(InitRecorder(seed)), HostDevice():
                 return _call(build)
         except OnecurveError:
             raise
@@ -259,6 +260,7 @@ def _recording(recorder: InitRecorder) -> Iterator[None]:
         stack.enter_context(recorded_weight_files(recorder.constant))
         stack.enter_context(recorder.mode)
         stack.enter_context(_RecordingMode(recorder))
+        stack.enter_context(HostDevice())
         yield
 
 

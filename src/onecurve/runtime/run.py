@@ -253,7 +253,8 @@ class Run:
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
-            self.world.leave()
+            if kind is None:
+                self.world.leave()
             if self._components.lock is not None:
                 self._components.lock.release()
 

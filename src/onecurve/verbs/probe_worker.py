@@ -38,11 +38,10 @@ def link_worker(_: str, __: Callable[[str], None]) -> Callable[[World, Stop, Gen
     def work(world: World, _: Stop, __: Generation) -> str:
         device = local_device(world.local_rank)
         world.join(device)
-        try:
-            assert dist.group.WORLD is not None
-            return to_json(measure_link(dist.group.WORLD, device, ceil_log2(world.size)))
-        finally:
-            world.leave()
+        assert dist.group.WORLD is not None
+        link = measure_link(dist.group.WORLD, device, ceil_log2(world.size))
+        world.leave()
+        return to_json(link)
 
     return work
 
@@ -52,10 +51,8 @@ def probe_as_rank(asked: ProbeRequest, world: World) -> Cluster | None:
     device = local_device(world.local_rank)
     say = _speaker(asked.quiet or world.rank > 0)
     world.join(device)
-    try:
-        cluster = measure_cluster(world, device, say)
-    finally:
-        world.leave()
+    cluster = measure_cluster(world, device, say)
+    world.leave()
     return cluster if world.rank == 0 else None
 
 

@@ -43,7 +43,7 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
     try:
         from onecurve.device.threads import use_all_threads
         from onecurve.device.waiting import progress_of
-        from onecurve.device.world import World
+        from onecurve.device.world import World, abandon_process_groups
         from onecurve.launch.rank_store import store_of
 
         use_all_threads()
@@ -54,10 +54,9 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
                 launcher.taking_part(assignment, store, partial(_disconnect, store), progress_of),
             ):
                 world = World.of(assignment, store, launcher.on_join)
-                try:
-                    launcher.finished(worker(world, launcher, assignment.generation))
-                finally:
-                    world.leave()  # also if the worker could not even begin
+                launcher.finished(worker(world, launcher, assignment.generation))
+                world.leave()
+            abandon_process_groups()  # of a generation that was broken off
     except Exception as error:  # the outermost frame of a rank: whatever it was, the launcher reports it
         report_failure(error)
         return 1

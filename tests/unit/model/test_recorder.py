@@ -168,3 +168,32 @@ def test_the_materializer_does_not_keep_tensors_alive() -> None:
 def test_an_exception_in_the_constructor_is_a_user_code_error() -> None:
     with pytest.raises(UserCodeError, match=r"model\(\) raised TypeError"):
         defer_init(lambda: nn.Linear(3), seed=0)
+
+
+class OnDevice(nn.Module):
+    """Names a device in every way that a constructor can, or none."""
+
+    def __init__(self, device: str | None) -> None:
+        super().__init__()
+        named = {"device": device} if device else {}
+        self.linear = nn.Linear(3, 3, **named)
+        self.drawn = nn.Parameter(torch.randn(3, **({"device": 0} if device else {})))
+        moved = nn.Linear(3, 3)
+        self.moved = moved.to(f"{device}:1") if device else moved
+        method = nn.Linear(3, 3)
+        self.method = method.cuda() if device else method
+        with torch.device(device or "cpu"):
+            self.inside = nn.Linear(3, 3)
+        self.register_buffer("table", torch.tensor([1.0, 2.0], **named))
+
+
+def test_a_constructor_that_names_a_device_stays_on_the_host() -> None:
+    plain, recorder = record(lambda: OnDevice(None), seed=3)
+    named, recorder_of_named = record(lambda: OnDevice("cuda"), seed=3)
+    real = build_real(lambda: OnDevice("cuda"), seed=3)
+    for (name, tensor), other, built in zip(
+        plain.state_dict().items(), named.state_dict().values(), real.state_dict().values(), strict=True
+    ):
+        assert other.device.type == built.device.type == "cpu", name
+        assert torch.equal(recorder.value(tensor), recorder_of_named.value(other)), name
+        assert torch.equal(recorder.value(tensor), built), name
