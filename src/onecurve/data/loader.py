@@ -16,8 +16,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import default_collate
 
+from onecurve.data.late_loader import LateLoader
 from onecurve.data.order import Order, Sample, Samples, round_bounds
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
@@ -97,41 +98,45 @@ class Reader:
 class MicroBatches:
     """Iterates over micro-batches, with worker processes that start in the constructor and are reused.
 
-    Build it before the process group is initialized and before the model runs: the workers are forked, and a process
-    with several threads must not fork. A lock that another thread holds at that moment stays locked in the child
-    forever. Ranks that forked new workers for every evaluation hung about once in some hundred evaluations.
+    Build all of them before the process has threads and before it uses an accelerator: the workers are forked. A lock
+    that another thread holds at that moment stays locked in the child forever. Ranks that forked new workers for every
+    evaluation hung about once in some hundred evaluations.
     """
 
     def __init__(self, reader: Reader, sample_groups: Iterable[Iterable[Sample]], workers: int) -> None:
         """`sample_groups` is iterated over again for each iteration over the micro-batches."""
         self._reader, self._sample_groups = reader, sample_groups
-        self._loader: DataLoader[Any] | None = None
-        self._first_iterator: Iterator[Any] | None = None
+        self._loader: LateLoader | None = None
+        self._read_ahead: Iterator[Any] | None = None
         if workers:
-            self._loader = DataLoader(
-                reader,  # type: ignore[arg-type]
-                batch_sampler=sample_groups,  # type: ignore[arg-type]
+            self._loader = LateLoader(
+                reader,
+                batch_sampler=sample_groups,
                 num_workers=workers,
-                persistent_workers=True,
                 collate_fn=_identity,
                 worker_init_fn=partial(_init_worker, os.getpid()),
-                pin_memory=torch.accelerator.is_available(),  # copies to the device are asynchronous only from there
+                pins=torch.accelerator.is_available(),
             )
             others = multiprocessing.active_children()
-            self._first_iterator = iter(self._loader)
+            iterator = self._loader.fork()
             processes = [new for new in multiprocessing.active_children() if new not in others]
-            end = weakref.finalize(self._first_iterator, _end_workers, processes)
+            end = weakref.finalize(iterator, _end_workers, processes)
             end.atexit = False  # it might come after Python's own cleanup, which waits for the workers
             atexit.register(end)
 
+    def read_ahead(self) -> None:
+        """Read the first micro-batches from now on. This starts threads."""
+        if self._loader is not None:
+            self._read_ahead = iter(self._loader)
+
     def rewind(self) -> None:
         """Drop the batches that were read ahead, because the sample groups have changed."""
-        self._first_iterator = None
+        self._read_ahead = None
 
     def __iter__(self) -> Iterator[MicroBatch]:
         if self._loader is None:
             return map(self._reader.batch, self._sample_groups)
-        batches, self._first_iterator = self._first_iterator, None
+        batches, self._read_ahead = self._read_ahead, None
         return map(_raise_if_failed, iter(self._loader) if batches is None else batches)
 
 
@@ -141,6 +146,10 @@ class TrainingBatches:
     def __init__(self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int) -> None:
         self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps)
         self._micro_batches = reader.open(self._shares, workers)
+
+    def read_ahead(self) -> None:
+        """Read the first batches from now on. This starts threads."""
+        self._micro_batches.read_ahead()
 
     def assign(self, plan: Plan, data_rank: int) -> None:
         """Read the shares of another plan or rank from now on, from the first step unless `start` is called."""

@@ -1,21 +1,33 @@
 """Validation of a plan against the job, the cluster and the features of this version. Every error names the fix."""
 
 from dataclasses import replace
+from typing import Protocol
 
-from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, split_evenly
 
 SUPPORTED_AXES = ("pipeline", "replicate", "shard", "tensor")
 
 
-def validate(plan: Plan, global_batch: int, host: Cluster, local_ranks: int | None = None) -> None:
+class HostDevices(Protocol):
+    """The devices of a host."""
+
+    @property
+    def device_kind(self) -> str:
+        """As torch names it: `cpu`, `cuda`, ..."""
+
+    @property
+    def devices(self) -> int:
+        """Number of accelerators."""
+
+
+def validate(plan: Plan, global_batch: int, host: HostDevices, local_ranks: int | None = None) -> None:
     """Raise OnecurveError if this job cannot run the plan.
 
     Args:
         plan: The plan.
         global_batch: The job's samples per step.
-        host: This host, as a cluster of one host.
+        host: The devices of this host.
         local_ranks: Ranks that share the devices of this host. Default: all ranks of the plan.
     """
     for axis, degree in plan.mesh.degrees.items():
@@ -39,7 +51,7 @@ def validate(plan: Plan, global_batch: int, host: Cluster, local_ranks: int | No
         )
 
 
-def _check_options(plan: Plan, host: Cluster) -> None:
+def _check_options(plan: Plan, host: HostDevices) -> None:
     """Reject options that exclude each other. An option without effect is rejected too: it is probably a mistake."""
     if plan.sharding == "zero2" and plan.mesh.shard == 1:
         raise OnecurveError(f"plan {plan}: zero2 without the axis 'shard'; add shard2 or more, or remove zero2")

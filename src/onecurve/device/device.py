@@ -81,15 +81,35 @@ def local_cpu() -> Device:
     return Device(torch.device("cpu"), "gloo", asynchronous=False)
 
 
-def local_cluster() -> Cluster:
-    """Describe this host as a cluster of one host: device type, number of devices, memory in bytes and CPU cores."""
+@dataclass(frozen=True)
+class VisibleDevices:
+    """What is known of this host's devices without using them."""
+
+    device_kind: str
+    """As torch names it: `cpu`, `cuda`, ..."""
+    devices: int
+    """Number of accelerators, or of CPU cores."""
+    cores: int
+    """Number of CPU cores that this process may use."""
+
+
+def visible_devices() -> VisibleDevices:
+    """Look for the devices of this host. This process can still be forked afterwards."""
     cores = len(os.sched_getaffinity(0))
-    if torch.accelerator.is_available():
-        accelerator = torch.accelerator.current_accelerator()
-        assert accelerator is not None
-        memory = torch.get_device_module(accelerator.type).get_device_properties(0).total_memory
-        return Cluster.of(accelerator.type, torch.accelerator.device_count(), memory, cores)
-    return Cluster.of("cpu", cores, _host_memory(), cores)
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        return VisibleDevices("cpu", cores, cores)
+    return VisibleDevices(accelerator.type, torch.accelerator.device_count(), cores)
+
+
+def local_cluster() -> Cluster:
+    """Describe this host as a cluster of one host. To read the memory of an accelerator uses it, so that this process
+    must not be forked afterwards."""
+    seen = visible_devices()
+    if seen.device_kind == "cpu":
+        return Cluster.of("cpu", seen.devices, _host_memory(), seen.cores)
+    memory = torch.get_device_module(seen.device_kind).get_device_properties(0).total_memory
+    return Cluster.of(seen.device_kind, seen.devices, memory, seen.cores)
 
 
 def accelerator_in_use() -> bool:
@@ -101,9 +121,9 @@ def accelerator_in_use() -> bool:
     return bool(is_initialized())
 
 
-def loader_workers(cluster: Cluster, ranks: int) -> int:
+def loader_workers(host: VisibleDevices, ranks: int) -> int:
     """Number of data-loading processes per rank: 1 if the CPU trains the model, up to 8 if it would be idle."""
-    return 1 if cluster.device_kind == "cpu" else min(8, max(1, cluster.cores // ranks - 1))
+    return 1 if host.device_kind == "cpu" else min(8, max(1, host.cores // ranks - 1))
 
 
 def resident_bytes() -> int:

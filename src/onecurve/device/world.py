@@ -78,14 +78,11 @@ class World:
         """Initialize torch's process group; one rank alone needs none."""
         self.on_join()
         if self.size > 1 and not dist.is_initialized():
+            # No device_id: with it NCCL splits later groups off this one, which needs a call of every rank, and groups
+            # are made by their own ranks only. NCCL uses the current device, which is this rank's.
             with gloo_lazy_init(True):
                 dist.init_process_group(
-                    device.backend,
-                    store=self.store,
-                    rank=self.rank,
-                    world_size=self.size,
-                    timeout=_TIMEOUT,
-                    device_id=device.torch_device if device.kind != "cpu" else None,
+                    device.backend, store=self.store, rank=self.rank, world_size=self.size, timeout=_TIMEOUT
                 )
             connect_neighbours()
 

@@ -12,7 +12,6 @@ from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
 from onecurve.data.training_data import open_data
-from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.generation import Interruption
 from onecurve.describe.job_facts import JobFacts
@@ -21,7 +20,15 @@ from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.run_agenda import RunAgenda
 from onecurve.device.cores import pin_to_cores
-from onecurve.device.device import Device, loader_workers, local_cluster, local_device, ranks_on_visible_devices
+from onecurve.device.device import (
+    Device,
+    VisibleDevices,
+    loader_workers,
+    local_cluster,
+    local_device,
+    ranks_on_visible_devices,
+    visible_devices,
+)
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel, defer_init
@@ -98,17 +105,21 @@ class RunBuilder:
         job, settings = self._job, self._settings
         watch = Stopwatch("build")
         knows_facts = interruption is not None and interruption.facts_known
-        device = local_device(world.local_rank)  # first, so that later questions go to this rank's own device
-        cluster = local_cluster()
-        self._refuse_unsuitable(plan, world, cluster)
+        seen = visible_devices()
+        self._refuse_unsuitable(plan, world, seen)
         pin_to_cores(world.local_rank, world.local_size, plan.threads)
 
         data_rank = plan.mesh.data_rank(world.rank)
-        if self._process is None:
-            self._process = JobProcess(job, plan, data_rank, loader_workers(cluster, world.local_size))
+        is_first = self._process is None
+        if self._process is None:  # forks, so the device must not be in use yet
+            self._process = JobProcess(job, plan, data_rank, loader_workers(seen, world.local_size))
         else:
             self._process.assign(plan, data_rank)
         process = self._process
+        device = local_device(world.local_rank)  # before the next question, which goes to the current device
+        cluster = local_cluster()
+        if is_first:
+            process.loaders.training.read_ahead()
         deferred = process.deferred()
         needed = state_bytes(deferred.parameter_bytes, deferred.trainable_bytes, optimizer_tensors(job), plan)
         refuse_if_too_large(needed, plan, cluster, world.local_size)
@@ -250,7 +261,7 @@ class RunBuilder:
         process.loaders.training.start(step, position, steps)
         return steps
 
-    def _refuse_unsuitable(self, plan: Plan, world: World, cluster: Cluster) -> None:
+    def _refuse_unsuitable(self, plan: Plan, world: World, host: VisibleDevices) -> None:
         """Refuse plans and settings that do not fit the job or the world."""
         job, settings = self._job, self._settings
         refuse_change_without_checkpoints(
@@ -258,7 +269,7 @@ class RunBuilder:
         )
         starts_over = settings.fresh or "global_batch" in settings.change
         local_ranks = ranks_on_visible_devices(world.local_size)
-        _validate(plan, job, cluster, local_ranks, None if starts_over else settings.out)
+        _validate(plan, job, host, local_ranks, None if starts_over else settings.out)
         _refuse_other_world(plan, world)
         if settings.manual:
             refuse_unsupported_manual(job, plan)
@@ -266,13 +277,13 @@ class RunBuilder:
             refuse_manual_backward(job, "onecurve cannot step this job")
 
 
-def _validate(plan: Plan, job: Job, cluster: Cluster, local_ranks: int, earlier: Path | None) -> None:
+def _validate(plan: Plan, job: Job, host: VisibleDevices, local_ranks: int, earlier: Path | None) -> None:
     """Refuse a plan that does not fit the job. `earlier`: folder of the run that may be continued.
 
     The plan may come from that folder and not fit because the job has another batch now: then say that.
     """
     try:
-        validate(plan, job.global_batch, cluster, local_ranks)
+        validate(plan, job.global_batch, host, local_ranks)
     except OnecurveError:
         if earlier is not None and job.save is not None:
             job_fingerprint = fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))

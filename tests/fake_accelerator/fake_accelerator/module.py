@@ -33,6 +33,10 @@ def device_module(
         def __exit__(self, *_: object) -> None:
             extension.set_device(self._before)
 
+    def device_properties(device: Any = None) -> SimpleNamespace:
+        simulator.use_device(index(device))  # as CUDA does
+        return SimpleNamespace(name="fake accelerator", total_memory=simulator.memory)
+
     module.is_available = lambda: devices > 0
     module.is_initialized = lambda: simulator.is_initialized
     module._lazy_init = lambda: None
@@ -52,7 +56,7 @@ def device_module(
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     module.get_device_name = lambda *_: "fake accelerator"
     module.get_device_capability = lambda *_: (9, 0)
-    module.get_device_properties = lambda *_: SimpleNamespace(name="fake accelerator", total_memory=simulator.memory)
+    module.get_device_properties = device_properties
 
     module.manual_seed = lambda seed: states.seed(extension.current_device(), seed)
     module.manual_seed_all = lambda seed: [states.seed(each, seed) for each in range(devices)]

@@ -75,7 +75,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Device(kDevice, std::exchange(current_device, device.index()));
   }
   c10::Device getDevice() const override { return c10::Device(kDevice, current_device); }
-  void setDevice(c10::Device device) const override { current_device = device.index(); }
+  void setDevice(c10::Device device) const override { set_device(device.index()); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current_device = device.index(); }
   c10::DeviceIndex deviceCount() const noexcept override { return device_count; }
 
