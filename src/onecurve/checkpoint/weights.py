@@ -1,4 +1,4 @@
-"""Writes a model's weights to one safetensors file, tensor by tensor, so at most one full tensor is in memory."""
+"""Writes a model's weights to one safetensors file, part by part, so that no rank ever holds a full sharded tensor."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,13 +17,14 @@ def save_weights(local_tensors: Sequence[LocalTensor], path: Path, *, writer: bo
     """
     if not writer:
         for local_tensor in local_tensors:
-            local_tensor.gather_full()
+            for _ in local_tensor.gather_parts():
+                pass
         return
     header = header_bytes(
         {local_tensor.name: (local_tensor.registered.dtype, local_tensor.shape) for local_tensor in local_tensors},
         {"format": "pt"},
     )
-    contents = (tensor_bytes(local_tensor.gather_full()) for local_tensor in local_tensors)
+    contents = (tensor_bytes(part) for local_tensor in local_tensors for part in local_tensor.gather_parts())
     replace_file(path, itertools.chain([header], contents))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ TENSOR = "tensor"
 """Name of the tensor axis in torch's device meshes."""
 REPLICATE = "replicate"
 """Name of the replicate axis in torch's device meshes."""
+
+_PART_BYTES = 64 * 2**20
 
 Slices = tuple[slice, ...]
 Ranges = list[tuple[int, int]]
@@ -70,16 +73,24 @@ class LocalTensor:
         """True if this rank adds these elements to norms, so that replicated elements are counted once."""
         return self.is_first_holder and self.replica == 0
 
-    def gather_full(self) -> Tensor:
-        """Return the full tensor. This is a collective: every rank of the group must call it."""
-        with torch.no_grad():
-            if self.is_replicated_everywhere:
-                return self.registered.detach()
-            full = torch.zeros(self.shape, dtype=self.local.dtype, device=self.local.device)
-            if self.counts_in_norm and not self.held_by_earlier_stage:
-                for box in self.boxes:
-                    full[box.full] = self.local[box.local]
-            return all_reduce_sum(self.group, full)
+    def gather_parts(self) -> Iterator[Tensor]:
+        """Yield the full tensor in parts that follow each other in its order of elements.
+
+        This is a collective: every rank of the group must iterate over all parts. A part that has to be gathered is at
+        most 64 MiB, because it needs as much memory on every device.
+        """
+        if self.is_replicated_everywhere:
+            yield self.registered.detach()
+            return
+        for region in _contiguous_regions(self.shape, _PART_BYTES // self.local.dtype.itemsize):
+            with torch.no_grad():
+                shape = [side.stop - side.start for side in region]
+                part = torch.zeros(shape, dtype=self.local.dtype, device=self.local.device)
+                if self.counts_in_norm and not self.held_by_earlier_stage:
+                    for box in self.boxes:
+                        if (overlap := _overlap(region, box)) is not None:
+                            part[overlap.full] = self.local[overlap.local]
+                yield all_reduce_sum(self.group, part)
 
     def take_gradient(self) -> None:
         """Set `local.grad` to this rank's part of the gradient that backward stored on a DTensor."""
@@ -151,6 +162,35 @@ def absent_tensor(
         group=group,
         is_replicated_everywhere=False,
     )
+
+
+def _contiguous_regions(shape: tuple[int, ...], elements: int) -> Iterator[Slices]:
+    """Cut a shape into blocks of at most `elements` elements that follow each other in the order of elements."""
+    if not shape:
+        yield ()
+        return
+    size, *inner = shape
+    in_one = math.prod(inner)
+    if in_one > elements:
+        for index in range(size):
+            for rest in _contiguous_regions(tuple(inner), elements):
+                yield slice(index, index + 1), *rest
+        return
+    step = elements // max(in_one, 1)
+    for begin in range(0, size, step):
+        yield slice(begin, min(begin + step, size)), *(slice(0, side) for side in inner)
+
+
+def _overlap(region: Slices, box: Box) -> Box | None:
+    """The part of a box that lies in a region: its indices in the region and in the local tensor; None if nothing."""
+    in_region, in_local = [], []
+    for side, full, local in zip(region, box.full, box.local, strict=True):
+        begin, end = max(side.start, full.start), min(side.stop, full.stop)
+        if begin >= end:
+            return None
+        in_region.append(slice(begin - side.start, end - side.start))
+        in_local.append(slice(local.start + begin - full.start, local.start + end - full.start))
+    return Box(tuple(in_region), tuple(in_local))
 
 
 def _is_first_in_mesh(tensor: DTensor) -> bool:

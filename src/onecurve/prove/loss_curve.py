@@ -25,7 +25,7 @@ def perturb(module: nn.Module, seed: int, size: float = PERTURBATION) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            parameter.copy_(parameter * (1 + size * noise))
+            parameter.copy_(parameter * (1 + size * noise.to(parameter.device)))
 
 
 def curve_excess(curve: Curve, reference: Curve, perturbed: Sequence[Curve]) -> float:
