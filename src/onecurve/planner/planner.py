@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from onecurve.data.training_data import TrainingData
@@ -15,6 +16,7 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Precision
 from onecurve.device.device import local_device
 from onecurve.job.job import Job
+from onecurve.measure.fused_attention import FusedAttention
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import defer_init
 from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, faster_in_bf16
@@ -95,11 +97,14 @@ class Planner:
     def _trace(self) -> JobCosts:
         cluster = self._cluster
         max_degree = cluster.ranks_per_host
+        kernels: AbstractContextManager[object] = nullcontext()
         if cluster.device_kind != "cpu":
             max_degree = max(DEVICES_PER_HOST, max_degree)  # so that hints can suggest larger hosts
+            kernels = FusedAttention()
         traced = TracedModel(self._job, self._data)
         try:
-            return costs_of(traced, [*self._precisions, *self._compared], max_degree)
+            with kernels:
+                return costs_of(traced, [*self._precisions, *self._compared], max_degree)
         except UserCodeError as error:
             raise UserCodeError(f"the model could not be traced on fake tensors: {error}") from error.__cause__
         except OnecurveError:
