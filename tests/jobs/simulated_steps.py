@@ -107,6 +107,7 @@ with oc.prepare(job) as run:
         "waits": waits,
         "queued": queued,
         "unordered": [] if simulator is None else simulator.report.of("unordered"),
+        "buffers": [str(buffer.dtype) for buffer in run.model.buffers() if buffer.is_floating_point()],
         "mixed": [] if simulator is None else simulator.report.of("mixed"),
     }
     Path(out, f"rank-{run.world.rank}.json").write_text(json.dumps(found))
