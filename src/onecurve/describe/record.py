@@ -52,6 +52,8 @@ class StepRecord:
     """True if the loss or a gradient was not finite: the samples are consumed, but the weights are not updated."""
     seconds: dict[str, float]
     """Seconds by cause. They add up to the time since the previous step ended."""
+    memory: int = 0
+    """The most bytes of its device that this rank has used so far; on a CPU, of the host's memory."""
     generation: int = 1
     kind: str = "step"
 

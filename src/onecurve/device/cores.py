@@ -1,6 +1,8 @@
-"""Assigns CPU cores to the ranks of a host: adjacent cores, used by no other rank, in one NUMA node if possible."""
+"""Assigns CPU cores to the ranks of a host: adjacent cores, used by no other rank, in one NUMA node if possible, which
+for the rank of an accelerator is that of its device."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,11 +21,33 @@ def cores_of(rank: int, ranks: int, threads: int, nodes: list[list[int]]) -> lis
     return cores[rank * count : (rank + 1) * count] if count * ranks <= len(cores) else []
 
 
+def cores_near(rank: int, nodes_of_ranks: Sequence[int], nodes: Mapping[int, Sequence[int]]) -> list[int]:
+    """The cores of a rank whose device belongs to a NUMA node: an equal part of the cores of that node.
+
+    `nodes_of_ranks`: the node of each rank's device. Empty if the node has too few cores for its ranks.
+    """
+    node = nodes_of_ranks[rank]
+    neighbours = [other for other, its_node in enumerate(nodes_of_ranks) if its_node == node]
+    cores = nodes.get(node, [])
+    count = len(cores) // len(neighbours)
+    begin = neighbours.index(rank) * count
+    return list(cores[begin : begin + count])
+
+
+def pin_near_device(rank: int, nodes_of_ranks: Sequence[int]) -> None:
+    """Pin this process to cores of the NUMA node of its device, unless OMP_NUM_THREADS is set or nothing is known."""
+    if "OMP_NUM_THREADS" not in os.environ and nodes_of_ranks:
+        cores = cores_near(rank, nodes_of_ranks, _numa_nodes())
+        if cores:
+            os.sched_setaffinity(0, cores)
+            torch.set_num_threads(len(cores))
+
+
 def pin_to_cores(rank: int, ranks: int, threads: int) -> None:
     """Pin this process to its cores and set torch's number of threads, unless OMP_NUM_THREADS is set."""
     if "OMP_NUM_THREADS" in os.environ:
         return
-    cores = cores_of(rank, ranks, threads, _numa_nodes())
+    cores = cores_of(rank, ranks, threads, list(_numa_nodes().values()) or [sorted(_ALLOWED_CORES)])
     if cores:
         os.sched_setaffinity(0, cores)
     torch.set_num_threads(threads or max(1, len(_ALLOWED_CORES) // ranks))
@@ -34,11 +58,12 @@ def unpin_cores() -> None:
     os.sched_setaffinity(0, _ALLOWED_CORES)
 
 
-def _numa_nodes() -> list[list[int]]:
-    """The cores that this process may use, one list per NUMA node."""
-    nodes = [_read_list(path.read_text()) for path in sorted(Path("/sys/devices/system/node").glob("node*/cpulist"))]
-    allowed = [[core for core in node if core in _ALLOWED_CORES] for node in nodes]
-    return [node for node in allowed if node] or [sorted(_ALLOWED_CORES)]
+def _numa_nodes() -> dict[int, list[int]]:
+    """The cores that this process may use, by the number of their NUMA node."""
+    files = Path("/sys/devices/system/node").glob("node*/cpulist")
+    nodes = {int(path.parent.name.removeprefix("node")): _read_list(path.read_text()) for path in files}
+    allowed = {number: [core for core in nodes[number] if core in _ALLOWED_CORES] for number in sorted(nodes)}
+    return {number: cores for number, cores in allowed.items() if cores}
 
 
 def _read_list(text: str) -> list[int]:

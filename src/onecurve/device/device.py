@@ -4,6 +4,7 @@ This module has run on CPU only, not yet on a GPU.
 """
 
 import os
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,12 @@ class Device:
             torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, 0))
         return memory
 
+    def peak_memory(self) -> int:
+        """The most bytes of the device that this process has used so far; on a CPU, of the host's memory."""
+        if self.kind == "cpu":
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(torch.get_device_module(self.torch_device).max_memory_allocated(self.torch_device))
+
     def wait(self) -> None:
         """Wait until the device has finished all queued work."""
         if self.asynchronous:
@@ -74,6 +81,25 @@ def ranks_on_visible_devices(local_ranks: int) -> int:
     process its own device only."""
     is_restricted = any(name.endswith("VISIBLE_DEVICES") for name in os.environ)
     return 1 if is_restricted and torch.accelerator.device_count() == 1 else local_ranks
+
+
+def numa_nodes_of_devices(devices: int) -> list[int]:
+    """The NUMA node of each of this host's first accelerators; empty if that is not known.
+
+    It has not run on a GPU.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or torch.accelerator.device_count() < devices:
+        return []
+    nodes = []
+    for index in range(devices):
+        properties = torch.get_device_module(accelerator.type).get_device_properties(index)
+        try:
+            address = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+            nodes.append(int(Path(f"/sys/bus/pci/devices/{address}/numa_node").read_text()))
+        except (AttributeError, OSError, ValueError):
+            return []
+    return nodes if min(nodes, default=-1) >= 0 else []
 
 
 def local_cpu() -> Device:

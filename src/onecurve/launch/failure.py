@@ -10,6 +10,10 @@ CAUSE_SECONDS = 5.0
 """How long a failure that may follow from another one waits for that one."""
 _NOTICE_SECONDS = 3.0
 """Errors that a killed rank causes on others can be reported this long before its end is noticed."""
+_MEMORY_FIX = (
+    "To need less memory, use a plan with a smaller micro-batch and more rounds (mb4×2 instead of mb8), with "
+    "recompute=full, or with 'shard'; `onecurve plan` shows what each of them needs"
+)
 
 
 class RankFailedError(OnecurveError):
@@ -27,8 +31,9 @@ def first_failure(failures: Sequence[RankFailure]) -> RankFailedError:
     its end is noticed after the errors that it causes: it comes before errors of about the same time.
     """
     failure = min(failures, key=_cause_order)
-    if failure.is_out_of_memory and not failure.text:
-        return RankFailedError(f"rank {failure.rank} ran out of memory, and the kernel killed it")
+    if failure.is_out_of_memory:
+        how = f": {failure.text}" if failure.text else ", and the kernel killed it"
+        return RankFailedError(f"rank {failure.rank} ran out of memory{how}\n{_MEMORY_FIX}")
     if not failure.text:
         return RankFailedError(f"rank {failure.rank} {_ending(failure.exit_status)}")
     error = RankFailedError(failure.text if failure.is_input_error else f"rank {failure.rank} failed: {failure.text}")
@@ -54,8 +59,7 @@ def _ending(status: int) -> str:
         return f"ended with exit status {status} and left no error message"
     name = signal.Signals(-status).name
     hint = (
-        "; the kernel does this when the host runs out of memory: check 'dmesg', and use a smaller micro-batch or a "
-        "plan with 'shard'"
+        f"; the kernel does this when the host runs out of memory: check 'dmesg'. {_MEMORY_FIX}"
         if name == "SIGKILL"
         else ""
     )

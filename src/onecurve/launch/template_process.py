@@ -19,6 +19,8 @@ from onecurve.launch.template import Warmth
 
 _log = logging.getLogger(__name__)
 _NEXT_TRY: dict[Warmth, Warmth] = {"script": "torch", "torch": "none"}
+_ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Settings of torch's allocator. Segments that can grow keep the memory of an accelerator from falling to pieces."""
 
 
 class TemplateProcess:
@@ -112,12 +114,18 @@ class TemplateProcess:
     def _start(self) -> tuple[subprocess.Popen[bytes], MessageSocket]:
         control, other = MessageSocket.pair()
         command = [sys.executable, "-u", "-m", "onecurve.launch.template", str(other.fileno())]
-        # OpenBLAS, which NumPy loads, starts its threads when it is imported.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"} if self._warmth != "none" else None
         with other:
-            process = subprocess.Popen(command, pass_fds=[other.fileno()], env=environment)
+            process = subprocess.Popen(command, pass_fds=[other.fileno()], env=self._environment())
         control.send({**self._order, "warmth": self._warmth})
         return process, control
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self._warmth != "none":  # OpenBLAS, which NumPy loads, starts its threads when it is imported
+            environment["OPENBLAS_NUM_THREADS"] = "1"
+        if not any(name in environment for name in _ALLOCATOR_VARIABLES):
+            environment[_ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
+        return environment
 
     def _start_colder(self, reason: str) -> None:
         """Start again with fewer imports, because the process cannot be forked."""

@@ -19,13 +19,14 @@ from onecurve.describe.plan import Plan, default_plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.run_agenda import RunAgenda
-from onecurve.device.cores import pin_to_cores
+from onecurve.device.cores import pin_near_device, pin_to_cores
 from onecurve.device.device import (
     Device,
     VisibleDevices,
     loader_workers,
     local_cluster,
     local_device,
+    numa_nodes_of_devices,
     ranks_on_visible_devices,
     visible_devices,
 )
@@ -118,6 +119,7 @@ class RunBuilder:
         process = self._process
         device = local_device(world.local_rank)  # before the next question, which goes to the current device
         cluster = local_cluster()
+        pin_near_device(world.local_rank, numa_nodes_of_devices(world.local_size))
         if is_first:
             process.loaders.training.read_ahead()
         deferred = process.deferred()

@@ -94,6 +94,7 @@ class Run:
             **report.seconds,
         }
         report.seconds = {**seconds, "other": now - self._last_end - sum(seconds.values())}
+        report.memory = self.device.peak_memory()
         self._last_end = now
         self._evaluation_seconds = self._checkpoint_seconds = 0.0
         return report

@@ -66,6 +66,8 @@ class StepReport:
     """[loss sum, count, sum of squared gradients, and the answers of `StepFlags`], summed over all ranks."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Duration of the step in seconds, by cause."""
+    memory: int = 0
+    """The most bytes of its device that this rank has used so far."""
     _outcome: StepOutcome | None = None
 
     def __post_init__(self) -> None:
@@ -96,6 +98,7 @@ class StepReport:
             samples=self.samples,
             skipped=not outcome.finite,
             seconds=self.seconds,
+            memory=self.memory,
         )
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onecurve.device.cores import _read_list, cores_of
+from onecurve.device.cores import _read_list, cores_near, cores_of
 
 TWO_NODES = [[0, 2, 4, 6], [1, 3, 5, 7]]
 
@@ -26,3 +26,10 @@ def test_no_core_is_assigned_twice(ranks: int, threads: int) -> None:
 def test_core_lists_of_the_kernel_are_parsed() -> None:
     assert _read_list("0-3,8\n") == [0, 1, 2, 3, 8]
     assert _read_list("\n") == []
+
+
+def test_ranks_are_near_their_devices() -> None:
+    nodes = {0: [0, 2, 4, 6], 3: [1, 3, 5, 7]}
+    assert [cores_near(rank, [3, 3, 0, 3], nodes) for rank in range(4)] == [[1], [3], [0, 2, 4, 6], [5]]
+    assert cores_near(0, [1], nodes) == []
+    assert cores_near(0, [0] * 5, nodes) == []
