@@ -54,8 +54,9 @@ def test_other_optimizers_wait_at_most_once(tmp_path, plan: str, optimizer: str,
         assert not found["unordered"]
 
 
-@pytest.mark.parametrize("plan", ["shard2 mb4×2", pytest.param("replicate2 mb4×2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("precision", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["shard2 mb4×2", "replicate2 mb4×2"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_batch_norm_in_16_bits(tmp_path, plan: str, precision: str) -> None:
     options = ("model=convolutions", "steps=20")
     expected = losses_on_the_host(tmp_path / "host", *options)

@@ -1,6 +1,6 @@
 """The devices of this host: accelerators through torch.accelerator, or the CPU.
 
-This module has run on CPU only, not yet on a GPU.
+It has run on CPU and on the simulated accelerator of the tests, not yet on a GPU.
 """
 
 import os

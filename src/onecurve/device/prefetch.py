@@ -1,7 +1,7 @@
 """Copies micro-batches to the device one round ahead of the computation.
 
-On accelerators the copies run from pinned memory on a separate stream. This code follows torch's documentation of
-streams; it has not run on a GPU.
+On accelerators the copies run from pinned memory on a separate stream. That has run on the simulated accelerator of the
+tests, and not on a GPU.
 """
 
 from collections.abc import Callable, Iterator, Sequence
