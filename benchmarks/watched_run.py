@@ -23,19 +23,22 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "records" / "rank-0.jsonl"
-        self._inode = self._read = 0
+        self._read = 0
+        self._last_line = b""
         self._records: list[Record] = []
 
     def all(self) -> list[Record]:
         if self._path.exists():
             with self._path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                if inode != self._inode:  # a run that was started again from the beginning
-                    self._inode, self._read, self._records = inode, 0, []
-                file.seek(self._read)
-                lines = file.read().split(b"\n")
-                self._read += sum(len(line) + 1 for line in lines[:-1])
-                self._records += [json.loads(line) for line in lines[:-1]]
+                file.seek(self._read - len(self._last_line))
+                if file.read(len(self._last_line)) != self._last_line:  # a run that was started again has cut the file
+                    self._read, self._last_line, self._records = 0, b"", []
+                    file.seek(0)
+                lines = file.read().splitlines(keepends=True)
+                complete = [line for line in lines if line.endswith(b"\n")]
+                self._read += sum(map(len, complete))
+                self._last_line = complete[-1] if complete else self._last_line
+                self._records += map(json.loads, complete)
         return self._records
 
     def steps(self, generation: int) -> list[int]:
