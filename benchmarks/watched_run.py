@@ -1,7 +1,6 @@
 """A run as chaos.py watches it: its processes, and what its records say so far."""
 
 import json
-import os
 import re
 import sys
 import time
