@@ -43,8 +43,9 @@ class _LateIterator(_MultiProcessingDataLoaderIter):
         super().__init__(loader)
 
     def _reset(self, loader: LateLoader, first_iter: bool = False) -> None:
-        if first_iter:
-            return  # the constructor has forked the workers and would now give them tasks
+        if first_iter:  # the constructor has forked the workers and would now give them tasks
+            self._workers_status = [True] * self._num_workers  # for an end before the first task
+            return
         is_first, self._has_begun = not self._has_begun, True
         if is_first and loader.pins:
             self._start_pinning()

@@ -25,14 +25,18 @@ class HostDevice(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if function in _MOVES:
             return arguments[0]
-        if function in _device_constructors() and kwargs.get("device") is None:
-            kwargs["device"] = "cpu"  # else a default device would be added
-        elif kwargs.get("device") is not None:
+        if kwargs.get("device") is not None:
             kwargs["device"] = _on_host(kwargs["device"])
+        elif function in _device_constructors() and not any(_is_meta(each) for each in arguments):
+            kwargs["device"] = "cpu"  # else a default device would be added
         if function is Tensor.to and len(arguments) > 1 and isinstance(arguments[1], str | int):
             arguments = (arguments[0], _on_host(arguments[1]), *arguments[2:])
         arguments = tuple(_on_host(each) if isinstance(each, torch.device) else each for each in arguments)
         return function(*arguments, **kwargs)
+
+
+def _is_meta(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.is_meta
 
 
 def _on_host(device: torch.device | str | int) -> torch.device:

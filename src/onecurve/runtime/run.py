@@ -67,15 +67,15 @@ class Run:
         """Yield this rank's share of each step. With `backward="mine"` it is already on the device, and the random
         generators are seeded by (seed, step, rank)."""
         batches = iter(self._components.loaders.training)
+        trainer = self._components.trainer
         while not self._is_stopped:
-            if self._readable is not None:
+            if self._readable is not None and isinstance(trainer, Trainer):
                 self._components.straggler.add(self._readable.outcome)
             begin = time.perf_counter()
             batch = next(batches, None)
             self._data_seconds = time.perf_counter() - begin
             if batch is None:
                 return
-            trainer = self._components.trainer
             if isinstance(trainer, ManualTrainer):
                 trainer.begin_step(batch.step)
                 self.device.seed(mix(self.job.seed, batch.step - 1, self._components.data_rank, 3))
