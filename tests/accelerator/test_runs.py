@@ -24,7 +24,12 @@ def test_nothing_is_forked_after_a_thread_or_the_device(tmp_path) -> None:
     reports = tmp_path / "reports"
     reports.mkdir()
     ended = onecurve(
-        "run", SMALL, "--out", "run", cwd=tmp_path, FAKE_ACCELERATOR_DEVICES="2", FAKE_ACCELERATOR_REPORT=str(reports)
+        "run",
+        SMALL,
+        *("--plan", "replicate2 mb4", "--out", "run"),
+        cwd=tmp_path,
+        FAKE_ACCELERATOR_DEVICES="2",
+        FAKE_ACCELERATOR_REPORT=str(reports),
     )
     assert ended.returncode == 0, ended.stderr
     found = entries(reports)

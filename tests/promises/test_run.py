@@ -198,11 +198,11 @@ def test_an_interrupt_before_training_has_the_same_exit_status(
 
 
 def test_ranks_do_not_outlive_their_launcher(tmp_path) -> None:
-    with started("run", SMALL, "slow=0.02", "epochs=1000", "--ranks", "2", "--out", "a", cwd=tmp_path) as process:
+    with started("run", SMALL, "slow=0.0217", "epochs=1000", "--ranks", "2", "--out", "a", cwd=tmp_path) as process:
         wait_for_steps(tmp_path / "a", 4, rank=1)
         process.kill()
         deadline = time.monotonic() + 30
-        while processes_with("slow=0.02"):
+        while processes_with("slow=0.0217"):
             assert time.monotonic() < deadline
             time.sleep(0.2)
 

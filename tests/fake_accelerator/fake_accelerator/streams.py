@@ -5,7 +5,7 @@ import os
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import torch
@@ -95,6 +95,21 @@ class Simulator:
             position = self._order.queued(stream) + 1
             self._collectives.append((stream, position))
             self.queue(stream, name, lambda: self._in_order(stream, position, run), reads, writes)
+
+    def drain(self, own: int) -> None:
+        """Do all tasks of a process group, which is left."""
+        with self._lock:
+            for stream in [stream for stream in self._tasks if stream[1] == own]:
+                self._run(stream, self._order.queued(stream))
+
+    def drop(self, own: int) -> None:
+        """Do nothing in place of the tasks of a process group, which is aborted."""
+        with self._lock:
+            self._collectives = deque(each for each in self._collectives if each[0][1] != own)
+            for (_, stream), tasks in self._tasks.items():
+                if stream == own:
+                    for number, task in enumerate(tasks):
+                        tasks[number] = replace(task, run=lambda: None)
 
     def is_idle(self, device: int, stream: int) -> bool:
         return self._done[device, stream] >= self._order.queued((device, stream))
@@ -189,15 +204,20 @@ class Simulator:
                 torch._C.DisableTorchFunction(),
                 _disable_current_modes(),
             ):
-                task.run()
-            self._done[stream] += 1
-            for block in task.blocks:
-                self._users[block] -= 1
-                if not self._users[block]:
-                    del self._users[block]
-                    if block in self._freed:
-                        self._freed.remove(block)
-                        self._extension.release(block)
+                try:
+                    task.run()
+                finally:  # a task that fails is done too: those after it are not done in its place
+                    self._done[stream] += 1
+                    self._release_blocks(task)
+
+    def _release_blocks(self, task: Task) -> None:
+        for block in task.blocks:
+            self._users[block] -= 1
+            if not self._users[block]:
+                del self._users[block]
+                if block in self._freed:
+                    self._freed.remove(block)
+                    self._extension.release(block)
 
     def _in_order(self, stream: Stream, position: int, run: Run) -> None:
         while self._collectives and self._collectives[0] != (stream, position):

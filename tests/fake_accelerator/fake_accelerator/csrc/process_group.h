@@ -66,8 +66,12 @@ class ProcessGroup final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_number_; }
   void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
-  void abort() override { gloo_->abort(); }
+  void abort() override {
+    call("drop", int64_t(stream_));
+    gloo_->abort();
+  }
   void shutdown() override {
+    call("drain", int64_t(stream_));
     if (call<bool>("leaving_needs_all")) gloo_->barrier(c10d::BarrierOptions{})->wait();
     gloo_->shutdown();
   }
