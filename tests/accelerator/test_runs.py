@@ -76,10 +76,20 @@ def test_two_hosts_with_one_device_each(tmp_path) -> None:
 def test_more_ranks_than_devices_are_refused(tmp_path) -> None:
     ended = onecurve("run", SMALL, "--plan", "replicate2 mb4", "--out", "a", cwd=tmp_path, FAKE_ACCELERATOR_DEVICES="1")
     assert ended.returncode != 0
-    assert "device" in ended.stderr
+    assert "2 ranks of this host need a device each, but it has 1 of kind simulated" in ended.stderr
 
 
-@pytest.mark.parametrize("rows", [1 << 11, pytest.param(1 << 17, marks=pytest.mark.slow)])
+def test_a_process_that_sees_one_device_uses_it() -> None:
+    program = (
+        "from onecurve.device.device import local_device, ranks_on_visible_devices\n"
+        "print(local_device(1).torch_device, ranks_on_visible_devices(2))"
+    )
+    seen = python("-c", program, FAKE_ACCELERATOR_DEVICES="1", CUDA_VISIBLE_DEVICES="3")
+    assert seen.stdout.split() == ["simulated:0", "1"], seen.stderr
+    assert python("-c", program, FAKE_ACCELERATOR_DEVICES="2").stdout.split() == ["simulated:1", "2"]
+
+
+@pytest.mark.parametrize("rows", [2 << 10, pytest.param(128 << 10, marks=pytest.mark.slow)])
 def test_saving_a_sharded_tensor_needs_64_mib(tmp_path, rows: int) -> None:
     ended = torchrun(2, str(JOBS / "saved_weights.py"), str(tmp_path / "weights.safetensors"), str(rows))
     assert ended.returncode == 0, ended.stderr

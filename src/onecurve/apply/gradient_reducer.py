@@ -59,9 +59,11 @@ def _buckets(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Group the parameters into buckets of one dtype and at most `_BUCKET_BYTES` (more for a single larger one)."""
     for _, same_dtype in groupby(sorted(parameters, key=lambda p: str(p.dtype)), key=lambda p: p.dtype):
         bucket: list[Tensor] = []
+        size = 0
         for parameter in same_dtype:
-            if bucket and sum(p.nbytes for p in [*bucket, parameter]) > _BUCKET_BYTES:
+            if bucket and size + parameter.nbytes > _BUCKET_BYTES:
                 yield bucket
-                bucket = []
+                bucket, size = [], 0
             bucket.append(parameter)
+            size += parameter.nbytes
         yield bucket

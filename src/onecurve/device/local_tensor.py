@@ -19,6 +19,7 @@ REPLICATE = "replicate"
 """Name of the replicate axis in torch's device meshes."""
 
 _PART_BYTES = 64 * 2**20
+"""Of a tensor that is gathered part by part."""
 
 Slices = tuple[slice, ...]
 Ranges = list[tuple[int, int]]

@@ -54,7 +54,7 @@ def decide(facts: Facts) -> Decision:
     if facts.is_stopping:
         return Decision("give up", "the run was being stopped; it continues from its newest checkpoint")
     if out_of_memory and not facts.has_smaller_plan:
-        return Decision("give up", "no plan for these ranks needs less memory; use more hosts, or a smaller model")
+        return Decision("give up", "onecurve found no such plan for these ranks: use more hosts, or a smaller model")
     if out_of_memory and facts.hosts >= facts.least_hosts:
         return Decision("smaller footprint")
     if facts.corruptions >= _MAX_CORRUPTIONS:

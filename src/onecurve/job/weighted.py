@@ -34,4 +34,4 @@ def add_weighted(totals: Tensor, total: Tensor, count: Tensor | float) -> None:
     make a vector on the device of them first would make the host wait for the device.
     """
     totals[0].add_(total.detach())
-    totals[1].add_(count)
+    totals[1].add_(count.detach() if isinstance(count, Tensor) else count)
