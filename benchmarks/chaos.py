@@ -5,6 +5,7 @@
 Scenarios on one host:
 - `kill`: a rank is killed at a random moment, under replicate, shard, tensor, pipeline and mixed plans in turn. With
   `--peer torchrun`, the same fault under torchrun, which restarts all ranks, is counted beside it.
+- `again`: a rank is killed, and another one while the run recovers.
 - `stop`: a rank is stopped by SIGSTOP. `named` counts the runs in which it is named with its host and a line of code,
   `max_named_s` is the longest time until then.
 - `calm`: no fault for `--minutes`, but twice as many ranks as cores, and every minute a call of 30 s or, holding the
@@ -47,6 +48,7 @@ from chaos_lab import Found, Lab
 
 _SCENARIOS: dict[str, Callable[[Lab, Found, random.Random, argparse.Namespace], None]] = {
     "kill": chaos_ranks.kill,
+    "again": chaos_ranks.again,
     "stop": chaos_ranks.stop,
     "generations": chaos_ranks.generations,
     "slow": chaos_ranks.slow,

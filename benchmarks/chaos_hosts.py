@@ -59,6 +59,8 @@ class HostRun:
         while time.time() < deadline:
             if any(done >= step for done in self.records.steps(generation)):
                 return time.time()
+            if all(keeper.process.poll() is not None for keeper in self.keepers.values()):
+                break
             time.sleep(0.005)
         raise SystemExit(f"generation {generation} has not done step {step}\n{self.output()}")
 

@@ -18,6 +18,8 @@ from watched_run import PATIENCE, WatchedRun, children
 
 from onecurve.describe.plan import Plan
 
+_FORMING_SECONDS = 0.2
+"""A generation on one host is formed in about this time."""
 _GENERATIONS, _LOOKS = 4, 10
 """How many are looked at, at the beginning and at the end, and how often each."""
 
@@ -72,6 +74,27 @@ def _signal_one(run: WatchedRun, draw: random.Random, at: int, number: int) -> t
     killed = time.time()
     after = run.wait_for_step(2, 1)
     return first - run.started, None if after is None else after - killed
+
+
+def again(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
+    """A rank is killed, and while the next generation is formed, another one."""
+    for number in range(chosen.count):
+        plan = PLANS[number % len(PLANS)]
+        expected = lab.weights(plan)
+        with lab.start(plan) as run:
+            run.wait_for_step(1, draw.randrange(2, STEPS - 10))
+            first, second = draw.sample(run.ranks(), 2)
+            os.kill(first, signal.SIGKILL)
+            killed, delay = time.time(), draw.uniform(0.0, _FORMING_SECONDS)
+            time.sleep(delay)
+            os.kill(second, signal.SIGKILL)
+            status = run.end()
+            judge(run, found, expected, status)
+            say(
+                f"{number + 1}/{chosen.count} {plan}: after {delay:.3f} s, status {status} {time.time() - killed:.1f} s"
+            )
+            if status != 0:
+                say(run.output())
 
 
 def stop(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
@@ -202,7 +225,15 @@ def quota(controller: str) -> Iterator[Path]:
     finally:
         for pid in (group / "cgroup.procs").read_text().split():
             (group.parent / "cgroup.procs").write_text(pid)
-        group.rmdir()
+        deadline = time.time() + PATIENCE
+        while True:  # processes that were killed leave the group when they have ended
+            try:
+                group.rmdir()
+                break
+            except OSError:
+                if time.time() > deadline:
+                    raise
+                time.sleep(0.1)
 
 
 def calm(lab: Lab, found: Found, _: random.Random, chosen: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from onecurve.launch.launcher import Launcher
 from onecurve.launch.rank_page import RankPage
 from onecurve.runtime.snapshot_schedule import SnapshotSchedule
 
-BLOCK = 200
+BLOCK = 24
 """Steps of a block."""
 
 

@@ -1,4 +1,4 @@
-"""Click-through-rate prediction with embedding bags on generated data: `onecurve run examples/ctr.py`.
+"""Click-through-rate prediction with embedding tables on generated data: `onecurve run examples/ctr.py`.
 
 Every topic and every advertisement has a hidden direction in the plane. In each visit, a user reads one to eight topics
 and sees one advertisement. The probability of a click is sigmoid(4 · cos − 1), where cos is the cosine of the angle
@@ -17,10 +17,10 @@ import onecurve as oc
 
 
 class ClickModel(nn.Module):
-    def __init__(self, topics: int, ads: int, width: int) -> None:
+    def __init__(self, width: int, lr: float) -> None:
         super().__init__()
-        self.topics = nn.EmbeddingBag(topics, width, mode="mean")
-        self.ads = nn.Embedding(ads, width)
+        self.topics = oc.params.EmbeddingBag("topic", width, mode="mean", optimizer=oc.params.Adam(lr))
+        self.ads = oc.params.Embedding("ad", width, optimizer=oc.params.Adam(lr))
         self.tower = nn.Sequential(nn.Linear(3 * width, 32), nn.ReLU(), nn.Linear(32, 1))
 
     def forward(self, topics: Tensor, offsets: Tensor, ad: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def job(
     lr: float = 0.03, width: int = 8, batch: int = 256, steps: int = 300, topics: int = 100, ads: int = 20
 ) -> oc.Job:
     return oc.Job(
-        model=lambda: ClickModel(topics, ads, width),
+        model=lambda: ClickModel(width, lr),
         loss=loss,
         data=lambda: Visits(0, 100_000, topics, ads),
         collate=collate,

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from onecurve import params
     from onecurve.describe.cluster import Cluster
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
@@ -55,6 +56,7 @@ __all__ = [
     "linear_scaling",
     "loss",
     "metric",
+    "params",
     "plan",
     "prepare",
     "probe",
@@ -85,6 +87,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in ("loss", "metric"):
         value: Any = import_module(f"onecurve.job.{name}")
+    elif name == "params":
+        value = import_module("onecurve.params")
     elif name in _HOME_OF:
         value = getattr(import_module(f"onecurve.{_HOME_OF[name]}"), name)
     else:

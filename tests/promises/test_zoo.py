@@ -21,16 +21,15 @@ def failures(result: dict) -> list[dict]:
     return [cell for cell in result["details"] if cell["outcome"] not in ("holds", "refused")]
 
 
-@pytest.mark.timeout(900)
-def test_one_model_of_each_kind_holds() -> None:
+@pytest.mark.parametrize("name", CI_MODELS)
+def test_one_model_of_each_kind_holds(name: str) -> None:
     for library in ("transformers", "peft"):
         pytest.importorskip(library)
-    result = check(*CI_MODELS, timeout=900)
+    result = check(name, timeout=280)
     assert failures(result) == []
-    assert result["models"] == len(CI_MODELS)
-    assert result["holds"] >= 0.9 * result["cells"]
+    assert result["cells"] > 0
     refused = [cell for cell in result["details"] if cell["outcome"] == "refused"]
-    assert {(cell["model"], cell["kind"]) for cell in refused} == {("ema_buffer", "replicate"), ("ema_buffer", "shard")}
+    assert {cell["kind"] for cell in refused} == ({"replicate", "shard"} if name == "ema_buffer" else set())
     assert all("'blocks.0.center'" in cell["detail"] for cell in refused)
 
 

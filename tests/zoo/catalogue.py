@@ -155,13 +155,11 @@ ZOO: tuple[ZooModel, ...] = (
 )
 
 CI_MODELS: tuple[str, ...] = (
-    "gemma2",  # decoder
-    "bert",  # encoder
     "t5",  # encoder-decoder model
-    "vit_hf",  # vision
+    "vit_hf",  # encoder, vision
     "wav2vec2",  # speech
     "ema_buffer",  # state that forward changes
     "vae",  # random draws in forward
-    "lora",  # LoRA
+    "lora",  # decoder, with LoRA
 )
 """Names of the models that CI checks: one for each kind named behind it."""

@@ -19,11 +19,15 @@ from onecurve.describe.plan import Sharding
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
 from onecurve.job.job import BatchNorm
+from onecurve.job.row_tables import RowTables
 from onecurve.model.deferred import DeferredModel
 
 
 class AutoBackwardPart(BasePart):
     """A part split along `tensor` first and then sharded with fully_shard."""
+
+    tables: RowTables | None = None
+    """The model's embedding tables; None if it has none."""
 
     def __init__(
         self,

@@ -25,6 +25,7 @@ from onecurve.device.precision import autocast
 from onecurve.device.prefetch import Prefetcher
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
+from onecurve.job.row_tables import RowTables
 from onecurve.job.weighted import add_weighted
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
@@ -41,7 +42,9 @@ class SingleStagePart(AutoBackwardPart):
         device: Device,
         batch_norm: BatchNorm,
         leaves_unused: UnusedParameterTest,
+        tables: RowTables | None = None,
     ) -> None:
+        self.tables = tables
         # The order matters: first what replaces a block's forward, then the engines that register hooks.
         super().__init__(deferred, resolved, mesh, device, batch_norm)
         self._transform_blocks(resolved.blocks or [""], self._changed_buffers)
@@ -60,6 +63,8 @@ class SingleStagePart(AutoBackwardPart):
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
         self._begin_step()
+        if self.tables is not None:
+            self.tables.begin_step()
         totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         placed = self._prefetcher.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
         for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):
@@ -69,6 +74,8 @@ class SingleStagePart(AutoBackwardPart):
                     weighted = objective(micro.forward(self._ddp or self.module), micro)
                 loss = full_tensor(weighted.sum)
                 (loss * (scale * self._loss_multiplier)).backward()
+            if self.tables is not None:
+                self.tables.end_round(self._loss_multiplier)
             self._average_buffers()
             add_weighted(totals, loss, full_tensor(weighted.count))
         self._take_gradients()

@@ -37,8 +37,9 @@ from onecurve.device.local_tensor import Box, LocalTensor
 class Checkpoint:
     """An existing checkpoint whose root manifest has been verified."""
 
-    def __init__(self, store: ReadableStore, name: str) -> None:
-        self._store, self.name = store, name
+    def __init__(self, store: ReadableStore, name: str, base_store: ReadableStore | None = None) -> None:
+        """`base_store`: where the checkpoint is on which this one is based; None: in the same store."""
+        self._store, self.name, self._base_store = store, name, base_store or store
         self.where = f"{store.where}/{name}"
         content = store.read(name, ROOT, MAX_ROOT_BYTES)
         version = load_hashed(dict[str, Any], content, f"{self.where}/{ROOT}").get("version")
@@ -51,6 +52,15 @@ class Checkpoint:
         if not name.endswith(self.root.token) or step_of(name) != self.root.point.step:
             raise CorruptedError(f"{self.where}: its root manifest belongs to another checkpoint")
 
+    def rows_base(self) -> "Checkpoint | None":
+        """Return the checkpoint with the rows of embedding tables that this one leaves out; None if it has all."""
+        if not (name := self.root.point.rows_base):
+            return None
+        base = Checkpoint(self._base_store, name)
+        if base.root.point.rows_base:
+            raise CorruptedError(f"{base.where}: it was saved as one that has all rows, but does not")
+        return base
+
     def load(self, local_tensors: Sequence[LocalTensor], mesh: Mesh, rank: int) -> States:
         """Fill the local tensors and return their optimizer state. `mesh` and `rank` say where this rank is now."""
         read_plan = ReadPlan(local_tensors)
@@ -62,13 +72,13 @@ class Checkpoint:
             read_plan.add_manifest(self.manifest(saved_rank))
         read_plan.require_all(self.where)
         for manifest, reads in read_plan.reads.values():
-            with closing(self._data(manifest)) as data:
+            with closing(self.data(manifest)) as data:
                 for read in sorted(reads, key=lambda read: read.chunk.begin):
                     read.fill(data, f"{self.where}/{data_file(manifest.rank)}")
         # Damage in files that no rank needs would go unnoticed, so the ranks share their verification.
         for saved_rank in range(rank, self.root.ranks, mesh.size):
             if saved_rank not in manifests_read and (manifest := self.manifest(saved_rank)).size:
-                self._data(manifest).close()
+                self.data(manifest).close()
         return read_plan.optimizer_states()
 
     def manifest(self, rank: int) -> Manifest:
@@ -97,13 +107,13 @@ class Checkpoint:
         tensor = torch.empty(shape, dtype=dtype)
         box = Box(full_slices(shape), full_slices(shape))
         for manifest, stored in parts:
-            with closing(self._data(manifest)) as data:
+            with closing(self.data(manifest)) as data:
                 for region in regions(stored, [box]):
                     read = ChunkRead(stored, stored.chunks[region.chunk], [(tensor, region)])
                     read.fill(data, f"{self.where}/{data_file(manifest.rank)}")
         return tensor
 
-    def _data(self, manifest: Manifest) -> StoredFile:
+    def data(self, manifest: Manifest) -> StoredFile:
         """Open a data file and verify its length and header."""
         where = f"{self.where}/{data_file(manifest.rank)}"
         data = self._store.open(self.name, data_file(manifest.rank))

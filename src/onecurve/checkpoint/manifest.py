@@ -10,8 +10,9 @@ from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.safetensors_format import DTYPES
 from onecurve.describe.plan import Plan
 
-VERSION = 3
-"""Version 2 counted the step of the best evaluation in `train_state` from 0."""
+VERSION = 4
+"""Version 2 counted the step of the best evaluation in `train_state` from 0. Version 3 had all rows of embedding tables
+in every checkpoint."""
 OLDEST_VERSION = 2
 MAX_ROOT_BYTES = 1 << 22
 MAX_MANIFEST_BYTES = 1 << 25
@@ -20,7 +21,7 @@ _MAX_RANKS = 1 << 20
 _MAX_SIZE = 1 << 60
 _MAX_DIMENSIONS = 64
 
-MODEL, OPTIMIZER = "model/", "optimizer/"
+MODEL, OPTIMIZER, TABLES = "model/", "optimizer/", "tables/"
 
 
 def manifest_file(rank: int) -> str:
@@ -46,6 +47,9 @@ class SavePoint:
     """Plain data for train/, which alone reads it back."""
     best_step: int | None = None
     """Steps that were done at the best evaluation; None if there was no evaluation yet."""
+    rows_base: str = ""
+    """Name of the checkpoint that has the rows of embedding tables which this one leaves out, because they have not
+    changed since; empty if this one has all rows."""
 
 
 @dataclass(frozen=True)

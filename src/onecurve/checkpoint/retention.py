@@ -1,6 +1,6 @@
 """Decides which checkpoints are no longer needed, as a pure function of their names."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from onecurve.checkpoint.store import step_of
@@ -18,13 +18,18 @@ class Retention:
     """True to keep the checkpoint of the best evaluation."""
 
     def unneeded(
-        self, names: Sequence[str], newest: str, best_step: int | None, damaged: Collection[str] = ()
+        self,
+        names: Sequence[str],
+        newest: str,
+        best_step: int | None,
+        damaged: Collection[str] = (),
+        base_of: Callable[[str], str] = lambda _: "",
     ) -> list[str]:
         """Return the names of the checkpoints to remove.
 
         `names` are all existing checkpoints, oldest first. One at or after the step of `newest` was left by an earlier
         attempt that was resumed from a step before it; such checkpoints and `damaged` ones are removed and do not count
-        as recent.
+        as recent. `base_of`: name of the checkpoint without which one cannot be loaded, or "".
         """
         superseded = [name for name in names if name != newest and step_of(name) >= step_of(newest)]
         sound = [name for name in names if name not in superseded and name not in damaged]
@@ -32,4 +37,5 @@ class Retention:
         keep |= {name for name in sound if self.keep_every and step_of(name) % self.keep_every == 0}
         if self.best:
             keep |= {name for name in sound if step_of(name) == best_step}
+        keep |= {base_of(name) for name in keep}
         return [name for name in names if name not in keep]

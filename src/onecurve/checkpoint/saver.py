@@ -50,6 +50,8 @@ class _SaveTask:
     snapshot: Snapshot | None
     failure: str
     """What already went wrong on this rank; empty if nothing did."""
+    needed: str
+    """Name of an earlier checkpoint that is kept until the next save; empty if none is."""
 
 
 def new_generation(group: Group) -> str:
@@ -85,8 +87,12 @@ class Saver:
         self._idle.set()
         self._events: deque[SaveEvent] = deque()
         self._damaged: Collection[str] = ()
+        self._bases: dict[str, str] = {}
+        """Checkpoints that are known to exist, each with the one on which it is based, or ""."""
         self.saved_step = -1
         """Step of the newest checkpoint that exists; equal on all ranks after `wait`."""
+        self.saved_name = ""
+        """Name of the newest checkpoint that this saver has saved; equal on all ranks after `wait`."""
         # The thread waits for work instead of being started per save: starting a thread takes the interpreter lock away
         # from the training for several milliseconds.
         threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
@@ -95,10 +101,17 @@ class Saver:
         """Continue from the checkpoint of `step`; `damaged` ones are removed after the next successful save."""
         self.saved_step, self._damaged = step, damaged
 
-    def save(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState, point: SavePoint) -> None:
+    def save(
+        self,
+        local_tensors: Sequence[LocalTensor],
+        optimizer_state: OptimizerState,
+        point: SavePoint,
+        needed: str = "",
+    ) -> None:
         """Copy the tensors and return; the rest happens in the background. Waits for a save that is still running.
 
-        Errors are reported by `take_events`, even those that happen here, because the other ranks must learn of them.
+        `needed`: name of an earlier checkpoint that snapshots in memory refer to until the next save. Errors are
+        reported by `take_events`, even those that happen here, because the other ranks must learn of them.
         """
         self.wait()
         failure, snapshot = "", None
@@ -109,7 +122,7 @@ class Saver:
         except Exception as error:  # reported to all ranks by the saver's thread
             failure = _text(error) or type(error).__name__
         self._idle.clear()
-        self._tasks.put(_SaveTask(root, snapshot, failure))
+        self._tasks.put(_SaveTask(root, snapshot, failure, needed))
 
     def snapshot(self, local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState, point: SavePoint) -> None:
         """Copy the tensors to memory that the rank's keeper keeps. Does nothing if a save still reads from there."""
@@ -144,7 +157,7 @@ class Saver:
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
             try:
-                self._finish(task.root, task.snapshot, task.failure)
+                self._finish(task.root, task.snapshot, task.failure, task.needed)
             except Exception as error:  # a collective failed because another rank is gone; this thread has no caller
                 step = task.root.point.step
                 self._events.append(SaveEvent("warning", f"step {step} was not saved: {_text(error)}"))
@@ -153,7 +166,7 @@ class Saver:
                 self._slots.hold(None)
                 self._idle.set()
 
-    def _finish(self, root: Root, snapshot: Snapshot | None, failure: str) -> None:
+    def _finish(self, root: Root, snapshot: Snapshot | None, failure: str, needed: str) -> None:
         begin, step = time.perf_counter(), root.point.step
         name = name_of(step, root.token)
         failure = broadcast_first_text(self._group, failure) or self._on_first_rank(partial(self._store.begin, name))
@@ -170,8 +183,8 @@ class Saver:
             return
         seconds = seconds_text(time.perf_counter() - begin)
         self._events.append(SaveEvent("saved", f"step {step}, in {seconds} in the background"))
-        self.saved_step = step
-        failure = self._remove_unneeded(name, root)
+        self.saved_step, self.saved_name = step, name
+        failure = self._remove_unneeded(name, root, needed)
         if failure:
             self._events.append(SaveEvent("warning", f"old checkpoints could not be removed: {failure}"))
 
@@ -193,14 +206,17 @@ class Saver:
             )
         self._store.write(name, manifest_file(self._rank), [content])
 
-    def _remove_unneeded(self, newest: str, root: Root) -> str:
+    def _remove_unneeded(self, newest: str, root: Root, needed: str) -> str:
         """Remove checkpoints that are no longer needed: the first rank decides, all ranks share the work."""
         retired: list[tuple[str, int]] = []
 
         def retire() -> None:
-            for name in self._retention.unneeded(self._store.names(), newest, root.point.best_step, self._damaged):
-                retired.append((name, self._ranks_of(name)))
-                self._store.retire(name)
+            names = self._store.names()
+            best_step = root.point.best_step
+            for name in self._retention.unneeded(names, newest, best_step, self._damaged, self._base_of):
+                if name != needed:
+                    retired.append((name, self._ranks_of(name)))
+                    self._store.retire(name)
 
         failure = self._on_first_rank(retire)
         for name, ranks in json.loads(
@@ -211,11 +227,23 @@ class Saver:
             failure = self._on_all_ranks(partial(self._store.erase, name, files)) or failure
         return self._on_first_rank(self._store.clear) or failure
 
+    def _base_of(self, name: str) -> str:
+        """The checkpoint on which one is based, or "". Raises OSError if that cannot be known now."""
+        if name not in self._bases:
+            try:
+                self._bases[name] = self._read_root(name).point.rows_base
+            except CorruptedError:  # nothing can be loaded from it
+                self._bases[name] = ""
+        return self._bases[name]
+
     def _ranks_of(self, name: str) -> int:
         try:
-            return load_hashed(Root, self._store.read(name, ROOT, MAX_ROOT_BYTES), name).ranks
+            return self._read_root(name).ranks
         except (CorruptedError, OSError):
             return 0  # `Store.clear` removes what is left of it
+
+    def _read_root(self, name: str) -> Root:
+        return load_hashed(Root, self._store.read(name, ROOT, MAX_ROOT_BYTES), name)
 
     def _on_first_rank(self, act: Callable[[], None]) -> str:
         return self._on_all_ranks(act if self._rank == 0 else lambda: None)

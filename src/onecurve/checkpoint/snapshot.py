@@ -9,7 +9,7 @@ from torch import Tensor
 
 from onecurve.checkpoint.chunk import chunks_to_write, split_into_chunks
 from onecurve.checkpoint.hashed_json import digest, dump_hashed
-from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Chunk, Manifest, Root, ScalarState, StoredTensor
+from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, TABLES, Chunk, Manifest, Root, ScalarState, StoredTensor
 from onecurve.checkpoint.safetensors_format import DTYPE_NAMES, header_bytes, tensor_bytes
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.device import Device
@@ -207,7 +207,8 @@ def _memory_ids(local_tensors: Sequence[LocalTensor], optimizer_state: Optimizer
 
 def _chunks(local_tensors: Sequence[LocalTensor], optimizer_state: OptimizerState) -> Iterator[SnapshotChunk]:
     for local_tensor in local_tensors:
-        model_key, state_prefix = f"{MODEL}{local_tensor.name}", f"{OPTIMIZER}{local_tensor.name}/"
+        prefix = TABLES if local_tensor.of_table else MODEL
+        model_key, state_prefix = f"{prefix}{local_tensor.name}", f"{OPTIMIZER}{local_tensor.name}/"
         local, shape = local_tensor.local.detach(), local_tensor.shape
         chunks = list(chunks_to_write(local_tensor))
         state = optimizer_state.get(local_tensor.name, {})

@@ -20,23 +20,12 @@ class SealedSocket:
     """One side of an authenticated connection. Errors of the connection are OSErrors."""
 
     def __init__(self, connected: socket.socket, channel: Channel) -> None:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket, self._channel = connected, channel
 
     @staticmethod
     def connect(host: str, port: int, key: bytes, seconds: float) -> "SealedSocket":
         """Connect to a server that knows the key. `seconds`: how long this may take."""
-        connected = socket.create_connection((host, port), seconds)
-        try:
-            handshake = ClientHandshake(key, secrets.token_bytes(SESSION_BYTES))
-            connected.sendall(handshake.hello())
-            proof, channel = handshake.prove(_receive(connected, CHALLENGE_BYTES))
-            connected.sendall(proof)
-            connected.settimeout(None)
-        except BaseException:
-            connected.close()
-            raise
-        return SealedSocket(connected, channel)
+        return SealedSocket(*connect_with_key(host, port, key, seconds))
 
     def send(self, text: bytes) -> None:
         self._socket.sendall(self._channel.seal(text))
@@ -64,6 +53,22 @@ class SealedSocket:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def connect_with_key(host: str, port: int, key: bytes, seconds: float) -> tuple[socket.socket, Channel]:
+    """Connect to a server that knows the key; return the connection, and the channel that seals its messages."""
+    connected = socket.create_connection((host, port), seconds)
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        handshake = ClientHandshake(key, secrets.token_bytes(SESSION_BYTES))
+        connected.sendall(handshake.hello())
+        proof, channel = handshake.prove(_receive(connected, CHALLENGE_BYTES))
+        connected.sendall(proof)
+        connected.settimeout(None)
+    except BaseException:
+        connected.close()
+        raise
+    return connected, channel
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:

@@ -7,6 +7,7 @@ from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Precision
 from onecurve.describe.profile import Profile
+from onecurve.describe.table_use import TableUse
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Timing:
     """Seconds of the forward pass."""
     backward: float
     """Seconds of the backward pass."""
+    compiled: bool = False
+    """True if the blocks were compiled."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,8 @@ class JobCosts:
     """The tokens of a sample, or None if the samples are not known to be sequences of tokens."""
     snapshots: int = 0
     """Copies of its part of the training state that each rank keeps in host memory."""
+    tables: tuple[TableUse, ...] = ()
+    """How the model's embedding tables are used, as far as they were sampled."""
     refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Axes along which the model cannot be split, each with the reason."""
 

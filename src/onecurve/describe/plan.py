@@ -5,7 +5,9 @@ A plan has a short text form that round-trips. It omits axes of degree 1 and def
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from fnmatch import fnmatchcase
 from typing import Any, ClassVar, Literal, get_args
 
 from onecurve.describe.convert import from_plain, nearest
@@ -18,6 +20,7 @@ Sharding = Literal["zero3", "zero2"]
 Recompute = Literal["none", "selective", "full"]
 Compress = Literal["none", "bf16", "fp16"]
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
+TablePlacement = Literal["replicated", "row_sharded"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,9 @@ class Plan:
             Default: derived from the model.
         stages: Number of blocks in each pipeline stage; stage s runs on pipeline rank s modulo `pipeline`. Not part of
             the short form. Default: derived from the model.
+        tables: Where the rows of the model's embedding tables are, by a pattern of their names: `"replicated"` on all
+            ranks, or `"row_sharded"`, each on one. In the short form: `tables=row_sharded`, or
+            `tables=user:replicated,*:row_sharded`. Default: `row_sharded`.
 
     Example::
 
@@ -77,6 +83,7 @@ class Plan:
     sequence: bool = False
     layouts: dict[str, str] = field(default_factory=dict)
     stages: tuple[int, ...] = field(default_factory=tuple)
+    tables: dict[str, TablePlacement] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if isinstance(self.micro_batch, tuple):
@@ -152,7 +159,14 @@ class Plan:
             value = getattr(self, name)
             if value != default:
                 words.append(_option_word(name, value))
+        if self.tables:
+            words.append(f"tables={_tables_text(self.tables)}")
         return " ".join(words)
+
+    def table_placement(self, table: str) -> TablePlacement:
+        """Where the rows of a table are: as the first pattern says that matches its name."""
+        found = (placement for pattern, placement in self.tables.items() if fnmatchcase(table, pattern))
+        return next(found, "row_sharded")
 
     @staticmethod
     def parse(text: str) -> "Plan":
@@ -164,6 +178,8 @@ class Plan:
                 fields_given |= {"micro_batch": _shares(match[1]), "rounds": int(match[2] or 1)}
             elif word in get_args(Precision):
                 fields_given["precision"] = word
+            elif word.startswith("tables="):
+                fields_given["tables"] = _read_tables(word.removeprefix("tables="))
             elif (option := _read_option(word)) is not None:
                 fields_given |= option
             else:
@@ -196,6 +212,24 @@ def _read_option(word: str) -> dict[str, Any] | None:
     if equals:
         raise OnecurveError(f"plan: unknown option {name!r} ({nearest(name, _OPTIONS)})")
     return None
+
+
+def _tables_text(tables: Mapping[str, TablePlacement]) -> str:
+    """`row_sharded`, or `user:replicated,*:row_sharded`"""
+    if list(tables) == ["*"]:
+        return tables["*"]
+    return ",".join(f"{pattern}:{placement}" for pattern, placement in tables.items())
+
+
+def _read_tables(text: str) -> dict[str, str]:
+    tables = {}
+    for part in text.split(","):
+        pattern, _, placement = part.rpartition(":")
+        if placement not in get_args(TablePlacement):
+            known = " or ".join(get_args(TablePlacement))
+            raise OnecurveError(f"plan: tables={text}: {placement!r} is not a placement of rows; use {known}")
+        tables[pattern or "*"] = placement
+    return tables
 
 
 def default_plan(global_batch: int, ranks: int) -> Plan:

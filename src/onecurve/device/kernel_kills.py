@@ -42,17 +42,25 @@ def prefer_as_victim() -> None:
 
 
 class KernelKills:
-    """Whether the kernel has killed a process a moment ago. `look` is called every now and then."""
+    """The latest processes that the kernel has killed. `look` is called every now and then."""
 
     def __init__(self, count: Callable[[], int] = kernel_kills, clock: Callable[[], float] = time.monotonic) -> None:
         self._count, self._clock = count, clock
         self._known = count()
-        self._last = -_RECENT_SECONDS
+        self._times: list[float] = []
+        """When each kill was seen that no process is known for yet."""
 
-    def look(self) -> bool:
-        """True if there was one in the latest seconds."""
+    def look(self) -> None:
+        """Take in new kills."""
         now = self._count()
-        if now > self._known:
-            self._last = self._clock()
+        self._times += [self._clock()] * max(0, now - self._known)
         self._known = now
-        return self._clock() - self._last < _RECENT_SECONDS
+
+    def explain(self) -> bool:
+        """True if a process that was killed is likely one of these; each explains one process."""
+        self.look()
+        self._times = [seen for seen in self._times if self._clock() - seen < _RECENT_SECONDS]
+        if not self._times:
+            return False
+        self._times.pop(0)
+        return True

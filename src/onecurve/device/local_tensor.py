@@ -68,6 +68,8 @@ class LocalTensor:
     """This rank's coordinate along the `replicate` axis."""
     replicas: int = 1
     """Degree of the `replicate` axis."""
+    of_table: bool = False
+    """True if it is no tensor of the model, but a part of an embedding table."""
 
     @property
     def counts_in_norm(self) -> bool:
@@ -78,15 +80,17 @@ class LocalTensor:
         """Yield the full tensor in parts that follow each other in its order of elements.
 
         This is a collective: every rank of the group must iterate over all parts. A part that has to be gathered is at
-        most 64 MiB, because it needs as much memory on every device.
+        most 64 MiB, because it needs as much memory on every device; the next part overwrites it.
         """
         if self.is_replicated_everywhere:
             yield self.registered.detach()
             return
-        for region in _contiguous_regions(self.shape, _PART_BYTES // self.local.dtype.itemsize):
+        most = _PART_BYTES // self.local.dtype.itemsize
+        memory = self.local.new_empty(min(most, math.prod(self.shape)))
+        for region in _contiguous_regions(self.shape, most):
             with torch.no_grad():
                 shape = [side.stop - side.start for side in region]
-                part = torch.zeros(shape, dtype=self.local.dtype, device=self.local.device)
+                part = memory[: math.prod(shape)].view(shape).zero_()
                 if self.counts_in_norm and not self.held_by_earlier_stage:
                     for box in self.boxes:
                         if (overlap := _overlap(region, box)) is not None:
@@ -105,7 +109,12 @@ class LocalTensor:
 
 
 def local_tensor_of(
-    name: str, tensor: Tensor, is_first_holder: bool, group: Group = None, replica: tuple[int, int] = (0, 1)
+    name: str,
+    tensor: Tensor,
+    is_first_holder: bool,
+    group: Group = None,
+    replica: tuple[int, int] = (0, 1),
+    of_table: bool = False,
 ) -> LocalTensor:
     """Describe this rank's part of a tensor that a module registers.
 
@@ -116,6 +125,7 @@ def local_tensor_of(
             the tensor's own mesh nor `replicate`.
         group: All ranks that store parts of the model.
         replica: This rank's coordinate along the `replicate` axis, and the degree of that axis.
+        of_table: True if it is a part of an embedding table.
     """
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
@@ -130,6 +140,7 @@ def local_tensor_of(
             group=group,
             replica=replica[0],
             replicas=replica[1],
+            of_table=of_table,
         )
     with torch.no_grad():
         local = tensor.to_local()

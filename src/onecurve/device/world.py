@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import Store, _abort_process_group
+from torch.distributed.distributed_c10d import Store, _abort_process_group, _world
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
@@ -101,6 +101,9 @@ def abandon_process_groups() -> None:
         else:
             _abort_process_group()
         _forget_meshes()
+    # torch names groups by a number, under which the ranks look for each other. It begins again when a group is
+    # destroyed, but not after one that has failed while it was made: a process that is new would use another name.
+    _world.group_count = 0
 
 
 def _forget_meshes() -> None:

@@ -17,7 +17,7 @@ from onecurve.describe.plan import Plan
 from onecurve.hosts.followed_keys import FollowedKeys, Updates
 from onecurve.hosts.generation_end import GenerationEnd
 from onecurve.hosts.member import Member
-from onecurve.hosts.membership import Membership
+from onecurve.hosts.membership import Fits, Hosts, Membership
 from onecurve.hosts.rank_monitor import RankMonitor
 from onecurve.hosts.run_keys import RunKeys
 from onecurve.launch.event_loop import first_to_end
@@ -83,7 +83,7 @@ class Leader:
         return len(self._membership.present)
 
     @property
-    def candidates(self) -> Mapping[str, HostRegistration]:
+    def candidates(self) -> Hosts:
         """The hosts that the run could have now: its own that are here, and others that have joined since."""
         return self._membership.candidates
 
@@ -102,14 +102,16 @@ class Leader:
         """Updates, from now on, of what the hosts write."""
         return self._followed.updates()
 
-    async def wait_for_hosts(self, count: HostRange, seconds: float | None = None) -> Mapping[str, HostRegistration]:
+    async def wait_for_hosts(
+        self, count: HostRange, seconds: float | None = None, fits: Fits = lambda *_: True
+    ) -> Hosts:
         """Wait until enough hosts are here, see `Membership.wait`; return their registrations, the leader's own first.
 
         Raises InterruptError if there are not enough hosts after `seconds`.
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self.unless_stopped(self._membership.wait(count, self._place, self.say))
+                return await self.unless_stopped(self._membership.wait(count, self._place, self.say, fits))
         except TimeoutError:
             raise InterruptError(
                 f"there are not enough hosts after {seconds:.0f} s; started again, the run continues", "SIGTERM"

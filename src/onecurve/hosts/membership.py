@@ -13,12 +13,14 @@ from onecurve.describe.host import HostAssignment, HostRange, HostRegistration
 from onecurve.hosts.followed_keys import FollowedKeys
 from onecurve.hosts.run_keys import RunKeys
 
-_SAY_SECONDS = 10.0
-"""How often it is said how many hosts are missing."""
-_GATHER_SECONDS = 10.0
-"""Once there are enough hosts, the run begins when no further one has joined for this time."""
+_QUIET_SECONDS = 10.0
+"""When no further host has joined for this time, the run begins if there are enough, or says how many are missing."""
 _TURN_AWAY_SECONDS = 6.0
 """A host may come in place of another one before the loss of that one is known, which takes as long as a lease."""
+
+Hosts = Mapping[str, HostRegistration]
+"""By the keys of their registrations."""
+Fits = Callable[[Hosts, int], bool]
 
 
 class Membership:
@@ -32,7 +34,7 @@ class Membership:
         self._own, self._followed, self._gathers = own, followed, gathers
         self.present: dict[str, HostRegistration] = {}
         """The hosts that are here."""
-        self.members: Mapping[str, HostRegistration] = {}
+        self.members: Hosts = {}
         """The hosts that the run has; some may be lost."""
         self._most = 0
         """How many it may have."""
@@ -40,26 +42,30 @@ class Membership:
         followed.follow(keys.hosts, self._take)
 
     @property
-    def candidates(self) -> Mapping[str, HostRegistration]:
+    def candidates(self) -> Hosts:
         """The hosts that the run could have now: its members that are here, and others that have joined since."""
         members = [host for host in self.members if host in self.present]
         others = [host for host in self.present if host not in self.members]
         return {host: self.present[host] for host in (*members, *others)[: self._most]}
 
-    async def wait(self, count: HostRange, place: str, say: Callable[[str], None]) -> Mapping[str, HostRegistration]:
+    async def wait(self, count: HostRange, place: str, say: Callable[[str], None], fits: Fits) -> Hosts:
         """Wait until enough hosts are here, and make them the members; return them.
 
         Raises OnecurveError, naming both sides, if a host has other versions or another job. Hosts that come later wait
         until the run needs them, or are turned away if it has as many as it may. `place`: where the hosts meet. `say`:
-        told which are here.
+        told which are here. `fits`: whether the run begins with some hosts, or waits for more, up to a number.
         """
         updates = self._followed.updates()
-        while len(self.present) < count.least or self._own not in self.present:
-            if not await updates.wait_for(_SAY_SECONDS):
+        while True:
+            are_enough = len(self.present) >= count.least and self._own in self.present
+            if are_enough and (len(self.present) >= count.most or not self._gathers):
+                break
+            if not await updates.wait_for(_QUIET_SECONDS):
+                if are_enough and fits(self.present, count.most):
+                    break
                 names = ", ".join(sorted(registration.name for registration in self.present.values()))
-                say(f"waiting for hosts in {place}: {len(self.present)} of {count} are here ({names})")
-        while self._gathers and len(self.present) < count.most and await updates.wait_for(_GATHER_SECONDS):
-            pass
+                found = f"{len(self.present)} of {count} are here ({names})"
+                say(f"waiting for hosts in {place}: {found}{', which the plan does not fit' * are_enough}")
         self._gathers = False
         self._most = count.most
         others = [host for host in self.present if host != self._own][: count.most - 1]

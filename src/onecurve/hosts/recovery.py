@@ -8,11 +8,12 @@ from typing import Protocol
 
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.generation import Interruption
-from onecurve.describe.host import HostRange, HostRegistration, Straggler
+from onecurve.describe.host import HostRange, Straggler
 from onecurve.describe.plan import Plan
 from onecurve.hosts.decision import Asked, Facts, decide
 from onecurve.hosts.generation_end import GenerationEnd
 from onecurve.hosts.leader import Leader, Placement
+from onecurve.hosts.membership import Hosts
 from onecurve.launch.failure import RankFailedError
 
 _WAIT_SECONDS = 600.0
@@ -42,13 +43,16 @@ class Crew:
 class Crews(Protocol):
     """Finds crews."""
 
-    async def choose(self, hosts: Mapping[str, HostRegistration]) -> Crew:
+    def fits(self, hosts: Hosts, most: int, /) -> bool:
+        """True if the run need not wait for further hosts, up to `most`."""
+
+    async def choose(self, hosts: Hosts) -> Crew:
         """The crew for these hosts."""
 
-    async def larger(self, crew: Crew, hosts: Mapping[str, HostRegistration], /) -> bool:
+    async def larger(self, crew: Crew, hosts: Hosts, /) -> bool:
         """True if these hosts, of which some are new, would have a crew that is worth a change."""
 
-    async def prepare(self, hosts: Mapping[str, HostRegistration], /) -> None:
+    async def prepare(self, hosts: Hosts, /) -> None:
         """Find the crews that will be needed if hosts are lost, so that `choose` then knows them."""
 
     def smaller(self, crew: Crew) -> Crew | None:
@@ -84,7 +88,7 @@ class _Recovery:
     async def lead(self) -> str:
         leader, interruption = self._leader, None
         if leader.inherited is None:
-            crew = await self._crews.choose(await leader.wait_for_hosts(self._count))
+            crew = await self._crews.choose(await leader.wait_for_hosts(self._count, fits=self._crews.fits))
         else:
             crew, interruption = await self._go_on(self._inherit(), await leader.end_inherited())
         while True:
@@ -235,6 +239,7 @@ class _Recovery:
         if decision.action == "continue":
             return crew
         if decision.action == "smaller footprint" and smaller is not None:
+            leader.say(f"{end.why()}; trying {smaller.plan}")  # it may run out of memory before a rank can say it
             self._failures_at_step = 0  # this plan has not failed there
             return smaller
         if decision.action == "rebalance" and self._rebalanced is not None:

@@ -209,7 +209,7 @@ class HostRanks:
             channel=channel,
             say=self._say,
             on_slot=self._on_slot,
-            kernel_killed=self._kernel_kills.look,
+            kernel_killed=self._kernel_kills.explain,
             on_straggler=lambda straggler: self._stragglers.append(straggler),
         )
         with other:

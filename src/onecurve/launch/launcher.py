@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.convert import from_plain
-from onecurve.describe.errors import SignalName
+from onecurve.describe.errors import CorruptedReplicaError, SignalName
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure_report import lost_connection, report_of
 from onecurve.launch.message_socket import Message, MessageSocket
@@ -103,7 +103,8 @@ class Launcher:
             self._raise_if_leaving()
             yield
         except Exception as error:
-            if not self._is_leaving and not lost_connection(error) and not isinstance(error, LeaveError):
+            follows = self._is_leaving or lost_connection(error) or isinstance(error, LeaveError)
+            if not follows or isinstance(error, CorruptedReplicaError):  # which never follows from another failure
                 raise
             self._failure = {**report_of(error), "lost_connection": True, "is_input_error": False}
         finally:

@@ -31,7 +31,7 @@ class RankProcess:
     on_slot: Callable[["RankProcess", Message], None]
     """Told about the memory of the rank's snapshots."""
     kernel_killed: Callable[[], bool]
-    """True if the kernel has just killed a process for want of memory."""
+    """True if the kernel has just killed a process for want of memory, which is taken for this one."""
     on_straggler: Callable[[Straggler], None]
     """Told that the others wait for the rank most of the time, or no longer do."""
     pid: int | None = None
@@ -46,7 +46,14 @@ class RankProcess:
     """Why the rank could not end the current generation."""
     stack: StackDump | None = None
     """Where the rank says what it executes if the interpreter lock is held; None until it has begun."""
-    has_exited: bool = False
+    is_killed: bool = False
+    """True from `kill` on; the process ends a little later."""
+    exit_status: int | None = None
+    """None while the process lives."""
+
+    @property
+    def has_exited(self) -> bool:
+        return self.exit_status is not None
 
     @property
     def has_left(self) -> bool:
@@ -57,12 +64,15 @@ class RankProcess:
     def can_go_on(self) -> bool:
         """True if the process can take part in another generation."""
         has_failed = self.failure is not None and not self.failure.lost_connection
-        return self.has_left and not self.has_exited and not has_failed
+        return self.has_left and not self.has_exited and not self.is_killed and not has_failed
 
     def assign(self, assignment: Assignment, snapshots: Mapping[int, SnapshotMemory]) -> None:
         """Begin a generation. `snapshots`: those of this host that it may continue from, by rank."""
         self.rank = assignment.rank
         self.result = self.failure = None
+        if self.exit_status is not None:  # since the generation before
+            self.failure = self._end(self.exit_status)
+            return
         for rank, memory in snapshots.items():
             self.channel.send({"snapshot_of": rank}, memory.descriptor)
         self.channel.send({"assignment": to_plain(assignment)})
@@ -94,6 +104,7 @@ class RankProcess:
             self.stack = None
 
     def kill(self) -> None:
+        self.is_killed = True
         if self.pid is not None:
             kill_process(self.pid)
 
@@ -105,12 +116,13 @@ class RankProcess:
     def exited(self, status: int) -> None:
         """Take in that the process has ended."""
         self.read()
-        self.pid, self.has_exited = None, True
+        self.pid, self.exit_status = None, status
         if self.failure is None and self.result is None:
-            is_out_of_memory = status == -signal.SIGKILL and self.kernel_killed()
-            self.failure = RankFailure(
-                rank=self.rank, time=time.time(), exit_status=status, is_out_of_memory=is_out_of_memory
-            )
+            self.failure = self._end(status)
+
+    def _end(self, status: int) -> RankFailure:
+        is_out_of_memory = status == -signal.SIGKILL and self.kernel_killed()
+        return RankFailure(rank=self.rank, time=time.time(), exit_status=status, is_out_of_memory=is_out_of_memory)
 
     def _take(self, message: Message) -> None:
         if "result" in message:

@@ -11,6 +11,10 @@ from onecurve.describe.cluster import Link
 from onecurve.device.device import Device
 
 _SMALL_BYTES, _LARGE_BYTES = 1 << 10, 1 << 22
+_MAX_BYTES = 1 << 30
+_FILLING_SECONDS = 2e-3
+"""A collective between accelerators that takes this long is limited by the link, not by its start."""
+_MIN_ROWS, _MAX_ROWS = 256, 8192
 _REPETITIONS = 5
 _FLOAT_BYTES = 4
 
@@ -22,13 +26,13 @@ def measure_link(group: dist.ProcessGroup, device: Device, messages: int) -> Lin
     is sent 2(n − 1)/n times, in `2 * messages` sequential messages. All-gather and reduce-scatter are measured relative
     to half an all-reduce.
     """
-    members = group.size()
+    members, size = group.size(), _filling_size(group, device)
     all_reduce, all_gather, reduce_scatter = (
-        [_collective_seconds(group, device, collective, size) for size in (_SMALL_BYTES, _LARGE_BYTES)]
+        [_collective_seconds(group, device, collective, nbytes) for nbytes in (_SMALL_BYTES, size)]
         for collective in (_all_reduce, _all_gather, _reduce_scatter)
     )
     small, large = all_reduce
-    bandwidth = 2 * _LARGE_BYTES * (members - 1) / members / max(large - small, 1e-9)
+    bandwidth = 2 * size * (members - 1) / members / max(large - small, 1e-9)
     all_gather_factors, reduce_scatter_factors = (
         (2 * seconds[0] / small, 2 * max(seconds[1] - seconds[0], 1e-9) / max(large - small, 1e-9))
         for seconds in (all_gather, reduce_scatter)
@@ -36,10 +40,20 @@ def measure_link(group: dist.ProcessGroup, device: Device, messages: int) -> Lin
     return Link(
         latency=small / (2 * messages),
         bandwidth=bandwidth,
-        overlap_penalty=_overlap_penalty(group, device, large),
+        overlap_penalty=_overlap_penalty(group, device, size, large),
         all_gather_factors=all_gather_factors,
         reduce_scatter_factors=reduce_scatter_factors,
     )
+
+
+def _filling_size(group: dist.ProcessGroup, device: Device) -> int:
+    """Bytes of the large collectives. The ranks agree, because they all know the time of the slowest."""
+    size = _LARGE_BYTES
+    while device.kind != "cpu" and size < _MAX_BYTES:
+        if _collective_seconds(group, device, _all_reduce, size) >= _FILLING_SECONDS:
+            break
+        size *= 4
+    return size
 
 
 Collective = Callable[[dist.ProcessGroup, torch.Tensor, torch.Tensor], object]
@@ -63,7 +77,7 @@ def _collective_seconds(group: dist.ProcessGroup, device: Device, collective: Co
     members, times = group.size(), []
     shard = torch.zeros(size // _FLOAT_BYTES // members, device=device.torch_device)
     full = torch.zeros(members * shard.numel(), device=device.torch_device)
-    for _ in range(1 + (_REPETITIONS if size == _LARGE_BYTES else 8 * _REPETITIONS)):
+    for _ in range(1 + (_REPETITIONS if size >= _LARGE_BYTES else 8 * _REPETITIONS)):
         dist.barrier(group)
         begin = time.perf_counter()
         collective(group, full, shard)
@@ -72,13 +86,13 @@ def _collective_seconds(group: dist.ProcessGroup, device: Device, collective: Co
     return _max_over_ranks(group, statistics.median(times[1:]), device)
 
 
-def _overlap_penalty(group: dist.ProcessGroup, device: Device, communication: float) -> float:
+def _overlap_penalty(group: dist.ProcessGroup, device: Device, size: int, communication: float) -> float:
     """Fraction, from 0 to 1, of overlapped communication time that still slows compute.
 
-    `communication`: seconds of a large all-reduce that runs alone.
+    `communication`: seconds of an all-reduce of `size` bytes that runs alone.
     """
-    matrix = torch.randn(256, 256, device=device.torch_device)
-    values = torch.zeros(_LARGE_BYTES // _FLOAT_BYTES, device=device.torch_device)
+    matrix = _filling_matrix(device)
+    values = torch.zeros(size // _FLOAT_BYTES, device=device.torch_device)
     matmul_seconds = _compute_seconds(matrix, device, 8) / 8
     calls = max(4, round(communication / matmul_seconds))
     compute = _compute_seconds(matrix, device, calls)
@@ -92,6 +106,19 @@ def _overlap_penalty(group: dist.ProcessGroup, device: Device, communication: fl
     overlapped = time.perf_counter() - begin
     penalty = (overlapped - max(compute, communication)) / min(compute, communication)
     return _max_over_ranks(group, min(1.0, max(0.0, penalty)), device)
+
+
+def _filling_matrix(device: Device) -> torch.Tensor:
+    """A matrix to multiply while a collective runs; on accelerators one whose product keeps the device busy."""
+    rows = _MIN_ROWS
+    if device.kind == "cpu":
+        return torch.randn(rows, rows)
+    while True:
+        matrix = torch.randn(rows, rows, device=device.torch_device).to(torch.bfloat16)
+        _compute_seconds(matrix, device, 1)  # warms up
+        if rows >= _MAX_ROWS or _compute_seconds(matrix, device, 4) / 4 >= _FILLING_SECONDS / 10:
+            return matrix
+        rows *= 2
 
 
 def _compute_seconds(matrix: torch.Tensor, device: Device, calls: int) -> float:

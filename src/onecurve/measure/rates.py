@@ -16,6 +16,11 @@ _MAX_SECONDS = 0.2
 """Matrix products that would take longer than this are not measured."""
 _BUFFER_BYTES = 1 << 26
 """Larger than CPU caches, so that memory bandwidth is measured."""
+_MAX_BUFFER_BYTES = 1 << 30
+_ATTENTION_LENGTHS = (512, 1024, 2048, 4096, 8192)
+"""Of the sequences on which attention is measured: the shortest on CPU, elsewhere the first that fills the device."""
+_FILLING_SECONDS = 1e-3
+"""An operation that takes this long keeps all of an accelerator busy; most of it is not the launch."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +58,48 @@ def matmul_rates(device: Device) -> dict[str, dict[str, float]]:
 
 def attention_rate(device: Device) -> float:
     """FLOPs per second of the forward of fused attention, in fp32 on CPU and in bf16 on other devices."""
-    batch, heads, length, width = 2, 4, 512, 64
+    rate = 0.0
+    for length in _ATTENTION_LENGTHS:
+        flops, seconds = _attention(length, device)
+        rate = flops / seconds
+        if device.kind == "cpu" or seconds >= _FILLING_SECONDS:
+            break
+    return rate
+
+
+def _attention(length: int, device: Device) -> tuple[int, float]:
+    """FLOPs and seconds of attention over sequences of this length."""
+    batch, heads, width = 2, 4 if device.kind == "cpu" else 16, 64
     dtype = torch.float32 if device.kind == "cpu" else torch.bfloat16
     query, key, value = (
         torch.randn(batch, heads, length, width, device=device.torch_device, dtype=dtype) for _ in range(3)
     )
-    flops = batch * 4 * heads * length * length * width
     attention = torch.nn.functional.scaled_dot_product_attention
-    return flops / seconds_per_call(lambda: attention(query, key, value), device)
+    seconds = seconds_per_call(lambda: attention(query, key, value), device)
+    return batch * 4 * heads * length * length * width, seconds
+
+
+def memory_bandwidth(device: Device) -> float:
+    """Bytes per second read from and written to memory, by an operation on more than fits into caches."""
+    size = _BUFFER_BYTES
+    while True:
+        seconds = _addition_seconds(size, device)
+        if device.kind == "cpu" or seconds >= _FILLING_SECONDS or size >= _MAX_BUFFER_BYTES:
+            return 2 * size / seconds
+        size *= 4
+
+
+def _addition_seconds(size: int, device: Device) -> float:
+    values = torch.zeros(size // 4, device=device.torch_device)
+    out = torch.empty_like(values)
+    return seconds_per_call(lambda: torch.add(values, 1.0, out=out), device)
 
 
 def rates(device: Device) -> Rates:
     """Measure the rates that depend on what the other ranks of the host are doing."""
-    values = torch.zeros(_BUFFER_BYTES // 4, device=device.torch_device)
-    out, small = torch.empty_like(values), torch.zeros(8, device=device.torch_device)
+    small = torch.zeros(8, device=device.torch_device)
     return Rates(
         matmul=matmul_rate(LARGE, "fp32", device),
-        bandwidth=2 * _BUFFER_BYTES / seconds_per_call(lambda: torch.add(values, 1.0, out=out), device),
+        bandwidth=memory_bandwidth(device),
         op_seconds=seconds_per_call(lambda: small + 1.0, device),
     )

@@ -84,9 +84,13 @@ def _choice(result: SearchResult) -> str:
 
 
 def estimate_with_layouts(estimator: Estimator, plan: Plan) -> Estimate:
-    """Return the estimate of a plan that the search made, with the tensor layouts that apply/ needs."""
+    """Return the estimate of a plan that the search made, with the tensor layouts that apply/ needs, and with the
+    placement of embedding tables."""
     if plan.mesh.tensor > 1:
         plan = replace(plan, layouts=dict(estimator.costs.layouts))
+    if plan.mesh.size > 1 and (placements := estimator.table_placements(plan)):
+        same = len(set(placements.values())) == 1
+        plan = replace(plan, tables={"*": next(iter(placements.values()))} if same else dict(placements))
     return estimator.estimate(plan)
 
 

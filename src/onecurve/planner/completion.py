@@ -11,6 +11,7 @@ from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.job.embedding import refuse_unsuitable_tables, tables_of
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks
 from onecurve.measure.changed_buffers import has_unknown_buffers
@@ -40,6 +41,7 @@ class PlanCompleter:
     def resolve(self, plan: Plan) -> ResolvedPlan:
         """Return the plan with its layouts and stages, and what apply/ needs to know about the model."""
         self._refuse_differing_buffers(plan)
+        refuse_unsuitable_tables(self._deferred.module, plan)
         if plan.mesh.tensor > 1 and not plan.layouts:
             plan = replace(plan, layouts=self._layouts_of(plan))
         if plan.mesh.tensor > 1 and self._deferred.recorder is not None:
@@ -53,6 +55,11 @@ class PlanCompleter:
         wraps_blocks = plan.mesh.shard > 1 or plan.recompute != "none" or plan.compile
         blocks = self._blocks() if wraps_blocks else ()
         return ResolvedPlan(plan, blocks, changed_buffers=self.changed_buffers)
+
+    @property
+    def has_tables(self) -> bool:
+        """True if the model has embedding tables."""
+        return bool(tables_of(self._deferred.module))
 
     @cached_property
     def changed_buffers(self) -> ChangedBuffers:

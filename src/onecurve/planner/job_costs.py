@@ -15,6 +15,7 @@ from onecurve.describe.layout import Layout
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.profile import Collective, Direction, ModuleProfile, Profile
+from onecurve.job.embedding import why_tables_are_not_split
 from onecurve.job.job import Job
 from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import explain_trace_failure
@@ -36,7 +37,8 @@ SplitRuns = tuple[BlockRun, dict[tuple[str, ...], BlockRun]]
 def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_degree: int) -> JobCosts:
     """Trace the job in each precision, for tensor-parallel degrees up to `max_tensor_degree`."""
     job = traced.job
-    refused: dict[str, str] = {}
+    reason = why_tables_are_not_split(traced.model)
+    refused = dict.fromkeys(("tensor", "pipeline"), reason) if reason else {}
     samples = min(_LARGE_MICRO_BATCH, job.global_batch)
     traces = {precision: _trace(traced, precision, samples) for precision in precisions}
     degrees, layouts = _tensor_degrees(traced, max_tensor_degree, samples, precisions[0], refused)
@@ -123,7 +125,7 @@ def _tensor_degrees(
     traced: TracedModel, max_degree: int, samples: int, precision: Precision, refused: dict[str, str]
 ) -> tuple[tuple[int, ...], dict[str, str]]:
     """Return the possible tensor-parallel degrees, and the layouts that all of them share."""
-    if max_degree < 2:
+    if max_degree < 2 or "tensor" in refused:
         return (), {}
     try:
         derived = derive_layouts(traced, 2, samples, precision)
@@ -204,6 +206,8 @@ def _trainable_elements(parameters: Iterable[Tensor]) -> int:
 
 
 def _block_chain(traced: TracedModel, profile: Profile, refused: dict[str, str]) -> BlockChain:
+    if "pipeline" in refused:
+        return BlockChain()
     try:
         return block_chain_of(traced, profile, traced.dataflow)
     except Exception as error:  # the model, run on fake tensors, may raise anything

@@ -39,7 +39,7 @@ def refuse_unsplittable_loss(job: Job, data: TrainingData, trace: CostTrace, dev
     samples = min(job.global_batch, TRIAL_SAMPLES)
     while samples > 3 and _flops(trace, samples) > _MAX_FLOPS:
         samples //= 2
-    reason = _too_large(trace, samples)
+    reason = why_too_large(trace, samples)
     if reason:
         return f"the loss was not tested ({reason}); {_LATER}"
     try:
@@ -74,7 +74,7 @@ def _flops(trace: CostTrace, samples: int) -> float:
     return _FORWARDS * along_samples(trace, samples).flops / 3  # backward takes twice as many as forward
 
 
-def _too_large(trace: CostTrace, samples: int) -> str:
+def why_too_large(trace: CostTrace, samples: int) -> str:
     """Say why the model is too large to be run here; empty if it is not."""
     profile, memory = along_samples(trace, samples), local_cluster().memory
     needed = 4 * profile.parameters + profile.activation_bytes

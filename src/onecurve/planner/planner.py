@@ -15,14 +15,16 @@ from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Precision
 from onecurve.device.device import local_device
+from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
-from onecurve.measure.fused_attention import FusedAttention
+from onecurve.measure.accelerator_operations import AcceleratorOperations
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import defer_init
 from onecurve.planner.advisor import DEVICES_PER_HOST, advise, estimate_with_layouts, faster_in_bf16
 from onecurve.planner.clusters import Say
 from onecurve.planner.job_costs import costs_of
-from onecurve.planner.loss_test import refuse_unsplittable_loss
+from onecurve.planner.loss_test import refuse_unsplittable_loss, why_too_large
+from onecurve.planner.table_sampling import TimeRows, sample_tables
 from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
 from onecurve.predict.estimator import Estimator
@@ -31,6 +33,10 @@ from onecurve.search.space import Space
 
 _WORTH_MENTIONING = 1.2
 """A precision that was not allowed is mentioned if it is at least this many times as fast."""
+
+
+_CHUNKS = (256, 64, 16, 4)
+"""Samples of a forward in which ids are counted; the first number that this host has memory for."""
 
 
 class Planner:
@@ -53,6 +59,7 @@ class Planner:
         self._precisions = list(precisions)
         self._compared = _faster_precisions(cluster, precisions) if compare_precisions else []
         self._notes: list[str] = []
+        self._table_notes: list[str] = []
         if costs is None:
             say("tracing the model")
         self.costs = costs if costs is not None else self._trace()
@@ -64,6 +71,23 @@ class Planner:
         trace = self.costs.traces[self._precisions[0]]
         note = refuse_unsplittable_loss(self._job, self._data, trace, local_device(0))
         self._notes = [note] if note else []
+
+    def sample_tables(self, time_rows: TimeRows) -> None:
+        """Find out how the job uses its embedding tables, and use that in all estimates from now on."""
+        if not self._table_notes or self.costs.tables:
+            return
+        self._say("counting the ids of the embedding tables")
+        trace = self.costs.traces[self._precisions[0]]
+        reason = why_too_large(trace, 1)
+        chunk = next((samples for samples in _CHUNKS if not why_too_large(trace, samples)), 1)
+        try:
+            tables = () if reason else sample_tables(self._job, self._data, time_rows, chunk)
+        except Exception as error:  # the user's model may not run on this host
+            if isinstance(error, OnecurveError) and not isinstance(error, UserCodeError):
+                raise
+            tables, reason = (), f"{type(error).__name__}: {error}"
+        self._table_notes = [f"{self._table_notes[0]} ({reason})"] if reason else []
+        self.costs = replace(self.costs, tables=tables)
 
     def time_model(self) -> None:
         """Time the model on this host's device, and use the timings in all estimates from now on."""
@@ -92,7 +116,7 @@ class Planner:
             in_bf16 = self._estimator(self._compared)
             hint = faster_in_bf16(in_bf16, advice.best, _WORTH_MENTIONING, _search)
             advice = replace(advice, faster_precision=hint)
-        return replace(advice, hints=(*advice.hints, *self._notes))
+        return replace(advice, hints=(*advice.hints, *self._table_notes, *self._notes))
 
     def _trace(self) -> JobCosts:
         cluster = self._cluster
@@ -100,8 +124,10 @@ class Planner:
         kernels: AbstractContextManager[object] = nullcontext()
         if cluster.device_kind != "cpu":
             max_degree = max(DEVICES_PER_HOST, max_degree)  # so that hints can suggest larger hosts
-            kernels = FusedAttention()
+            kernels = AcceleratorOperations()
         traced = TracedModel(self._job, self._data)
+        if tables := tables_of(traced.model):
+            self._table_notes = [f"the rows of the embedding tables ({', '.join(tables)}) are not in these predictions"]
         try:
             with kernels:
                 return costs_of(traced, [*self._precisions, *self._compared], max_degree)

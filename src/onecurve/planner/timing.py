@@ -3,7 +3,7 @@
 import logging
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -16,11 +16,14 @@ from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import Device
 from onecurve.device.precision import autocast, master_dtype
 from onecurve.job.batch import MicroBatch
+from onecurve.job.embedding import connect
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
+from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
+from onecurve.planner.table_sampling import NoRows
 from onecurve.predict.scaling import along_samples
 
 _REPETITIONS = 3
@@ -73,17 +76,25 @@ def _time_all(
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device)
     module = deferred.module.train()
+    connect(module, NoRows())  # what rows cost is predicted apart
+
+    def micro_batches(precision: Precision) -> dict[int, MicroBatch]:
+        sizes = [n for n in _micro_batch_sizes(job) if not _too_large(costs, n, [precision], cluster)]
+        return {n: data.micro(0, n).to(device.torch_device, master_dtype(precision)) for n in sizes}
+
     best_timings: list[Timing] = []
     for threads in sorted({1, cluster.cores}) if device.kind == "cpu" else [1]:
         if device.kind == "cpu":
             pin_to_cores(0, cluster.cores // threads, threads)
         for precision in precisions:
             timings: dict[int, list[Timing]] = {}
-            sizes = [n for n in _micro_batch_sizes(job) if not _too_large(costs, n, [precision], cluster)]
+            micros = micro_batches(precision)
             for _ in range(_REPETITIONS):
-                for samples in sizes:
-                    micro = data.micro(0, samples).to(device.torch_device, master_dtype(precision))
-                    timing = Timing(precision, threads, samples, *_time(job, module, micro, precision, device))
+                for samples, micro in micros.items():
+                    forward, backward = _time(job, module, micro, precision, device)
+                    timing = Timing(
+                        precision=precision, threads=threads, samples=samples, forward=forward, backward=backward
+                    )
                     timings.setdefault(samples, []).append(timing)
                     if _seconds(timing) > _MAX_SECONDS:
                         break  # a larger micro-batch takes even longer
@@ -91,7 +102,41 @@ def _time_all(
                     break
             # Disturbances only ever make a measurement slower, so the fastest counts.
             best_timings += [min(same, key=_seconds) for same in timings.values()]
+    if device.kind != "cpu":  # on CPU compilation takes longer than it saves in most runs
+        best_timings += time_compiled(job, module, {name: micro_batches(name) for name in precisions}, device)
     return tuple(best_timings)
+
+
+def time_compiled(
+    job: Job, module: nn.Module, micro_batches: Mapping[Precision, Mapping[int, MicroBatch]], device: Device
+) -> list[Timing]:
+    """Time the model with compiled blocks; empty if it cannot be compiled here. The module stays compiled.
+
+    `micro_batches`: by precision and number of samples.
+    """
+    timings = []
+    try:
+        for block in map(module.get_submodule, find_blocks(module)):
+            block.compile()
+        for precision, micros in micro_batches.items():
+            for samples, micro in micros.items():
+                torch.compiler.reset()  # a second size would be compiled for all sizes, which a run does not do
+                _time(job, module, micro, precision, device)  # compiles
+                forward, backward = _time(job, module, micro, precision, device)
+                timings.append(
+                    Timing(
+                        precision=precision,
+                        threads=1,
+                        samples=samples,
+                        forward=forward,
+                        backward=backward,
+                        compiled=True,
+                    )
+                )
+    except Exception:
+        _log.warning("the model could not be compiled on this device", exc_info=True)
+        return []
+    return timings
 
 
 def _seconds(timing: Timing) -> float:

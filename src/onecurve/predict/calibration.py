@@ -28,9 +28,12 @@ class Calibration:
     def of(self, plan: Plan, threads: int, samples: int) -> CalibrationFactors:
         """Return the factors for a micro-batch of `samples`, or (1, 1) without timings in the plan's precision.
 
-        Uses the timings with the nearest number of threads and interpolates between their numbers of samples.
+        Uses the timings with the nearest number of threads and interpolates between their numbers of samples. Without
+        timings of compiled blocks, a plan that compiles them takes as long as one that does not.
         """
         timings = [timing for timing in self._timings if timing.precision == plan.precision]
+        has_compiled = any(timing.compiled for timing in timings)
+        timings = [timing for timing in timings if timing.compiled == (plan.compile and has_compiled)]
         if not timings:
             return 1.0, 1.0
         nearest = min({timing.threads for timing in timings}, key=lambda count: abs(math.log(count / threads)))

@@ -1,5 +1,6 @@
 """Estimates of time, memory and price for the plans of one job on one cluster, whose hosts may differ."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onecurve.describe.cluster import Cluster, HostGroup
@@ -7,16 +8,20 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.costs import BlockChain, JobCosts
 from onecurve.describe.engine import Engine
 from onecurve.describe.estimate import Estimate
-from onecurve.describe.plan import Plan
+from onecurve.describe.plan import Plan, TablePlacement
 from onecurve.predict.calibration import Calibration
+from onecurve.predict.collective import DATA
 from onecurve.predict.engine_defaults import engine_of
 from onecurve.predict.memory import memory_components, snapshot_bytes
 from onecurve.predict.round import ShardUnit
 from onecurve.predict.scaling import Profiles
 from onecurve.predict.step import Predictor
+from onecurve.predict.tables import best_placements, table_bytes, table_seconds
 
 _RESERVED_FRACTION = 0.05
 """Fraction of the device memory that plans leave free."""
+_TABLES_FRACTION = 0.1
+"""Fraction of the memory that embedding tables may take if every rank has all of their rows."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Estimator:
         self._host_groups: dict[int, tuple[HostGroup, ...]] = {}
         self._engines: dict[object, Engine] = {}
         self._block_chains: dict[tuple[float, ...], BlockChain] = {}
+        self._table_placements: dict[object, Mapping[str, TablePlacement]] = {}
 
     def estimate(self, plan: Plan) -> Estimate:
         """Return the full estimate of a plan."""
@@ -97,6 +103,19 @@ class Estimator:
             self._block_chains[times] = BlockChain(blocks, chain.first, (times[-1], chain.last[1]))
         return self._block_chains[times]
 
+    def table_placements(self, plan: Plan) -> Mapping[str, TablePlacement]:
+        """Return where the rows of each embedding table are: as the plan says, or where they take the least time."""
+        tables = self.costs.tables
+        if plan.tables:
+            return {use.name: plan.table_placement(use.name) for use in tables}
+        key = plan.mesh, plan.micro_batch, plan.rounds, plan.precision
+        if key not in self._table_placements:
+            group = self._rank_groups(plan)[0]
+            axis = self._predictor(plan, group).placement(plan, DATA)
+            available = _TABLES_FRACTION * group.hosts.device.memory
+            self._table_placements[key] = best_placements(tables, plan, group.samples, axis, available)
+        return self._table_placements[key]
+
     def _tightest(self, plan: Plan) -> RankGroup:
         groups = self._rank_groups(plan)
         if len(groups) == 1:
@@ -108,6 +127,9 @@ class Estimator:
         components = memory_components(profile, plan, engine, group.hosts.rank_overhead_bytes)
         if self.costs.snapshots and group.hosts.kind == "cpu":  # other devices have a memory of their own
             components["snapshots"] = snapshot_bytes(profile, plan, engine, self._copies(plan, group.hosts))
+        if self.costs.tables and group.hosts.kind == "cpu":  # rows are in the memory of the host
+            placements = self.table_placements(plan)
+            components["tables"] = sum(table_bytes(use, placements[use.name], plan) for use in self.costs.tables)
         return components
 
     def _copies(self, plan: Plan, hosts: HostGroup) -> int:
@@ -118,6 +140,12 @@ class Estimator:
 
     def _seconds(self, plan: Plan, group: RankGroup) -> dict[str, float]:
         terms = self._predictor(plan, group).seconds(self._profiles.of(plan, group.samples), plan)
+        if self.costs.tables:
+            placements = self.table_placements(plan)
+            axis = self._predictor(plan, group).placement(plan, DATA)
+            terms["tables"] = sum(
+                table_seconds(use, placements[use.name], plan, group.samples, axis) for use in self.costs.tables
+            )
         if self.constants.calibration != 1:
             terms = {name: value * self.constants.calibration for name, value in terms.items()}
         reading = self.costs.read_seconds_per_sample * group.samples * plan.rounds

@@ -83,11 +83,12 @@ class RoundModel:
         """`place` returns the placement of an axis; `calibration` the factors for a plan and a number of samples."""
         self._hosts, self._constants, self._place, self._calibration = hosts, constants, place, calibration
         self._recomputes_attention = recomputes_attention
-        self._cache: dict[tuple[int, int, int, int, Recompute, Schedule], RoundTimes] = {}
+        self._cache: dict[tuple[int, int, int, int, Recompute, Schedule, bool], RoundTimes] = {}
 
     def of(self, profile: Profile, plan: Plan) -> RoundTimes:
         """Return the times of one round. The cache identifies profiles by `id`, so the caller must keep them alive."""
-        key = id(profile), plan.mesh.tensor, plan.mesh.expert, plan.mesh.data, plan.recompute, plan.schedule
+        mesh = plan.mesh
+        key = id(profile), mesh.tensor, mesh.expert, mesh.data, plan.recompute, plan.schedule, plan.compile
         if key not in self._cache:
             self._cache[key] = self._round(profile, plan)
         return self._cache[key]

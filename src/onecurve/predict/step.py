@@ -32,7 +32,7 @@ class Predictor:
         self._hosts, self._engine, self._constants = hosts, engine or Engine(), constants or Constants()
         self._placements: dict[tuple[str, Mesh], AxisPlacement] = {}
         self._rounds = RoundModel(
-            hosts, self._constants, self._placement, calibration, self._engine.recomputes_attention
+            hosts, self._constants, self.placement, calibration, self._engine.recomputes_attention
         )
 
     def seconds(self, profile: Profile, plan: Plan) -> dict[str, float]:
@@ -98,7 +98,7 @@ class Predictor:
         """
         if plan.mesh.shard == 1:
             return 0.0
-        axis, module = self._placement(plan, "shard"), unit.module
+        axis, module = self.placement(plan, "shard"), unit.module
         gather = self._with_copies(axis, "all_gather", module.parameters * self._engine.all_gather_bytes)
         scatter = self._with_copies(axis, "reduce_scatter", module.trainable * self._engine.gradient_bytes)
         # Under a pipeline, zero2 keeps the parameters gathered from the first round to the last.
@@ -128,7 +128,7 @@ class Predictor:
             return 0.0
         sequence_shards = plan.mesh.tensor if plan.sequence else 1
         input_bytes = max((block.input_bytes for block in profile.blocks), default=0) / sequence_shards
-        axis = self._placement(plan, "pipeline")
+        axis = self.placement(plan, "pipeline")
         link = axis.inter_host if axis.hosts > 1 else axis.intra_host  # the slowest transfer sets the pace
         return link.latency + input_bytes / link.bandwidth
 
@@ -152,7 +152,7 @@ class Predictor:
         if plan.mesh.replicate == 1:
             return 0.0
         elements = trainable_per_rank(profile, plan) / plan.mesh.shard
-        axis = self._placement(plan, "replicate")
+        axis = self.placement(plan, "replicate")
         sent = axis.seconds("all_reduce", elements * self._engine.gradient_bytes)
         every_round = plan.reduce == "round" and plan.mesh.shard > 1 and plan.mesh.pipeline > 1
         reductions = plan.rounds if every_round else 1
@@ -171,7 +171,8 @@ class Predictor:
             + rounds * (constants.round_overhead_seconds + constants.round_overhead_ops * op_seconds)
         )
 
-    def _placement(self, plan: Plan, axis: str) -> AxisPlacement:
+    def placement(self, plan: Plan, axis: str) -> AxisPlacement:
+        """Return how the ranks of an axis are distributed over hosts."""
         key = axis, plan.mesh
         if key not in self._placements:
             self._placements[key] = place_axis(

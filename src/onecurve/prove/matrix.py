@@ -20,8 +20,11 @@ _ROUNDS_AND_REDUCE: tuple[tuple[int, Reduce], ...] = (
 )
 
 
-def plan_matrix(global_batch: int, ranks: int, precision: Precision) -> list[Plan]:
-    """Return plans for 1, 2, 4, … up to `ranks` ranks, leaving out those that cannot split the global batch."""
+def plan_matrix(global_batch: int, ranks: int, precision: Precision, has_tables: bool = False) -> list[Plan]:
+    """Return plans for 1, 2, 4, … up to `ranks` ranks, leaving out those that cannot split the global batch.
+
+    `has_tables`: the model has embedding tables, whose placements are tried too.
+    """
     plans = []
     for mesh in _meshes(ranks):
         variants = _ROUNDS_AND_REDUCE if mesh.data > 1 else tuple((rounds, "step") for rounds in (1, 2, 4))
@@ -35,6 +38,8 @@ def plan_matrix(global_batch: int, ranks: int, precision: Precision) -> list[Pla
             for shares in _uneven_shares(global_batch, mesh)
         ]
         plans += _with_options(global_batch, mesh, precision)
+        if has_tables and mesh.data > 1:
+            plans += [replace(plan, tables={"*": "replicated"}) for plan in plans if plan.mesh == mesh]
     for mesh in _pipeline_meshes(ranks):
         plans += _pipeline_plans(global_batch, mesh, precision)
     return plans

@@ -21,6 +21,7 @@ from onecurve.device.device import Device
 from onecurve.device.precision import LOW_PRECISION, autocast, master_dtype
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.job.batch import MicroBatch
+from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of
@@ -28,6 +29,8 @@ from onecurve.job.optimizer import Optimizer
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.unchanged import unchanged
+from onecurve.params.tables import Tables
+from onecurve.runtime.row_tables import build_tables
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
@@ -54,6 +57,8 @@ class Assembly:
     trainer: Trainer
     note: str = ""
     """What could not be tested about the loss, for the user; empty if everything was tested."""
+    tables: Tables | None = None
+    """The model's embedding tables; None if it has none."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class ManualAssembly:
 
     part: ManualBackwardPart
     trainer: ManualTrainer
+    tables: None = None
 
 
 def assemble(
@@ -79,11 +85,12 @@ def assemble(
     trials = trials or TrialResults()
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, master_dtype(plan.precision))
-    part = _part(job, resolved, mesh, device, data, deferred, trials)
+    tables = build_tables(deferred.module, plan, mesh, job.seed)
+    part = _part(job, resolved, mesh, device, data, deferred, trials, tables)
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
     if trials.loss_note is None:
         trials.loss_note = _try_loss(job, plan, part, trainer, data)
-    return Assembly(part, trainer, trials.loss_note)
+    return Assembly(part, trainer, trials.loss_note, tables)
 
 
 def _try_loss(
@@ -123,6 +130,8 @@ def assemble_manual(
     flags: StepFlags,
 ) -> ManualAssembly:
     """Build the part and the trainer for a loop that calls backward itself. Consumes the deferred model."""
+    if tables := tables_of(deferred.module):
+        raise OnecurveError(f"model: embedding tables ({', '.join(tables)}) cannot be used with backward='mine'")
     children = {name: find_blocks(_child(deferred.module, name)) for name in job.optimizers}
     part = ManualBackwardPart(deferred, plan, mesh, device, children, job.batch_norm)
     return ManualAssembly(part, ManualTrainer(job, part, data.steps, plan, flags))
@@ -161,6 +170,7 @@ def _part(
     data: TrainingData,
     deferred: DeferredModel,
     trials: TrialResults,
+    tables: Tables | None,
 ) -> "SingleStagePart | PipelinePart":
     if resolved.dataflow is not None:
         from onecurve.apply.pipeline import PipelinePart  # torch's pipelining takes a second to import
@@ -168,7 +178,7 @@ def _part(
         traceable = deferred.trace_copy()
         return PipelinePart(deferred, resolved, mesh, device, traceable, job.batch_norm)
     leaves_unused = _unused_parameter_test(job, resolved.plan, data, device, trials)
-    return SingleStagePart(deferred, resolved, mesh, device, job.batch_norm, leaves_unused)
+    return SingleStagePart(deferred, resolved, mesh, device, job.batch_norm, leaves_unused, tables)
 
 
 def _unused_parameter_test(

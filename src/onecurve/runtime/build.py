@@ -7,7 +7,6 @@ is made here.
 from dataclasses import replace
 from pathlib import Path
 
-from onecurve.apply.base_part import BasePart
 from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
@@ -54,6 +53,7 @@ from onecurve.runtime.replicas import Replicas
 from onecurve.runtime.run import Run, saved_tensors
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.run_settings import RunSettings
+from onecurve.runtime.saved_rows import SavedRows
 from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
@@ -146,10 +146,14 @@ class RunBuilder:
         # Everything is known to work. Only now may an earlier run's checkpoints be removed.
         with watch.measure("load"):
             starts_over = settings.fresh and (interruption is None or not interruption.has_trained)
-            resumed = _resume(checkpoints, assembly.part, starts_over)
+            rows = SavedRows(assembly.tables, world.rank)
+            resumed = _resume(checkpoints, assembly, rows, starts_over)
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
+        if assembly.tables is not None:
+            names = ", ".join(assembly.tables.stores)
+            warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()
@@ -163,6 +167,8 @@ class RunBuilder:
                 device=device,
                 data_rank=data_rank,
                 part=assembly.part,
+                tables=assembly.tables,
+                rows=rows,
                 trainer=assembly.trainer,
                 loaders=process.loaders,
                 steps=steps,
@@ -300,13 +306,15 @@ def _try_metrics(assembly: Assembly | ManualAssembly, loaders: Loaders) -> None:
         assembly.trainer.try_metrics(sample, assembly.part.infer(sample))
 
 
-def _resume(checkpoints: Checkpoints | None, part: BasePart, fresh: bool) -> Resumed | None:
+def _resume(
+    checkpoints: Checkpoints | None, assembly: Assembly | ManualAssembly, rows: SavedRows, fresh: bool
+) -> Resumed | None:
     if checkpoints is None:
         return None
     if fresh:
         checkpoints.remove_all()
         return None
-    return checkpoints.resume(lambda: saved_tensors(part))
+    return checkpoints.resume(lambda: saved_tensors(assembly.part), rows)
 
 
 def _changes_text(resumed: Resumed) -> str:
@@ -316,6 +324,8 @@ def _changes_text(resumed: Resumed) -> str:
 
 def _restore(assembly: Assembly | ManualAssembly, resumed: Resumed, best: BestTracker | None, steps: int) -> None:
     assembly.trainer.resume(resumed.state, steps)
+    if assembly.tables is not None:
+        assembly.tables.updates = resumed.state.updates
     for update in assembly.trainer.updates.values():
         update.load_state(resumed.optimizer_states)
     if isinstance(assembly.trainer, Trainer) and resumed.precision == "fp16":  # other precisions save no loss scale

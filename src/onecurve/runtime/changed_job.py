@@ -25,9 +25,11 @@ def changed_fields(
     Refuse fields that are not in `change`, and fields in `change` that do not differ. The fields in `earlier` were
     changed before the checkpoint was saved: the command that changed them may be repeated, for example after a crash.
     """
-    changed = [name for name in now if saved.get(name) != now[name]]
+    changed = [name for name in dict.fromkeys([*now, *saved]) if saved.get(name) != now.get(name)]
     if not set(changed) <= set(change):
-        details = "; ".join(f"{name} was {saved.get(name, 'not known')}, is {now[name]}" for name in changed)
+        details = "; ".join(
+            f"{name} was {saved.get(name, 'not known')}, is {now.get(name, 'none')}" for name in changed
+        )
         raise OnecurveError(
             f"{where}: it was saved by a job that differs in {', '.join(changed)} ({details}); {_fix(changed)}, give "
             "another --out, or add --fresh to start over and remove what is there"

@@ -30,6 +30,7 @@ from onecurve.job.save import Save
 from onecurve.runs.folder import CHECKPOINTS
 from onecurve.runs.lock import RunLock
 from onecurve.runtime.changed_job import changed_fields
+from onecurve.runtime.saved_rows import RowsToSave, SavedRows
 from onecurve.runtime.snapshot_schedule import SnapshotSchedule
 from onecurve.train.state import TrainState
 
@@ -143,9 +144,9 @@ class Checkpoints:
         """True if there is a checkpoint or a snapshot to resume from."""
         return (self._kept is not None and self._kept.snapshot_of is not None) or bool(self._names_on_all_ranks())
 
-    def resume(self, local_tensors: ListTensors) -> Resumed | None:
-        """Fill the tensors from the newest snapshot or checkpoint that all ranks can read and verify; None if there is
-        none."""
+    def resume(self, local_tensors: ListTensors, rows: SavedRows) -> Resumed | None:
+        """Fill the tensors, and the embedding tables, from the newest snapshot or checkpoint that all ranks can read
+        and verify; None if there is none."""
         names = self._names_on_all_ranks()
         sources: list[tuple[ReadableStore, str]] = [(self._store, name) for name in names]
         if (snapshot := self._snapshot()) is not None:
@@ -155,7 +156,7 @@ class Checkpoints:
             unreadable = damage = ""
             resumed = None
             try:
-                resumed = self._read(store, name, local_tensors())
+                resumed = self._read(store, name, local_tensors(), rows, can_be_base=name in names)
             except CorruptedError as error:
                 damage = str(error)
             except OSError as error:
@@ -198,11 +199,19 @@ class Checkpoints:
         self.begun_step = saved
         self._saver.resume_after(saved, names[len(readable) :])
 
-    def _read(self, store: ReadableStore, name: str, local_tensors: Sequence[LocalTensor]) -> Resumed:
-        checkpoint = Checkpoint(store, name)
+    def _read(
+        self,
+        store: ReadableStore,
+        name: str,
+        local_tensors: Sequence[LocalTensor],
+        rows: SavedRows,
+        can_be_base: bool,
+    ) -> Resumed:
+        checkpoint = Checkpoint(store, name, self._store)
         state = _train_state(checkpoint)
         changes = self._changes(checkpoint, state)
         optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
+        rows.load(checkpoint, can_be_base)
         return Resumed(
             state=replace(state, changes=(*state.changes, *changes)),
             optimizer_states=optimizer_states,
@@ -246,10 +255,13 @@ class Checkpoints:
         """True if this rank cannot take the next snapshot: its memory is still in use, or an earlier one has failed."""
         return self._snapshots_failed or self._saver.is_blocked
 
-    def snapshot(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
+    def snapshot(
+        self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState, rows: SavedRows
+    ) -> None:
         """Copy to memory that outlives this rank. A failure is a warning, and the last attempt of all ranks."""
         try:
-            self._saver.snapshot(local_tensors(), optimizer_state, _save_point(state))
+            taken = rows.for_snapshot()
+            self._saver.snapshot([*local_tensors(), *taken.tensors], optimizer_state, _save_point(state, taken))
         except (OSError, OnecurveError) as error:
             self._snapshots_failed = True
             self._events.append(
@@ -268,14 +280,17 @@ class Checkpoints:
         """Steps done at the newest checkpoint, once no save is running; -1 if there is none."""
         return self._saver.saved_step
 
-    def save(self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState) -> None:
+    def save(
+        self, local_tensors: ListTensors, optimizer_state: OptimizerState, state: TrainState, rows: SavedRows
+    ) -> None:
         """Save in the background. A step is saved once, and once more if that failed."""
-        if state.step == self.begun_step:
-            self._saver.wait()
-            if self._saver.saved_step == state.step:
-                return
+        self._saver.wait()
+        if state.step == self.begun_step == self._saver.saved_step:
+            return
         self._last_save, self.begun_step = time.monotonic(), state.step
-        self._saver.save(local_tensors(), optimizer_state, _save_point(state))
+        taken = rows.for_checkpoint(state.step, self._saver.saved_name, self._group)
+        tensors = [*local_tensors(), *taken.tensors]
+        self._saver.save(tensors, optimizer_state, _save_point(state, taken), taken.needed)
 
     def take_events(self) -> list[SaveEvent]:
         """Return how saves ended since the last call."""
@@ -309,9 +324,9 @@ class Checkpoints:
             raise OnecurveError(f"{self._store.where}: cannot be read ({error.strerror or error})") from None
 
 
-def _save_point(state: TrainState) -> SavePoint:
+def _save_point(state: TrainState, rows: RowsToSave) -> SavePoint:
     best_step = state.best.step if state.best is not None and state.best.value is not None else None
-    return SavePoint(state.step, to_plain(state), best_step)
+    return SavePoint(state.step, to_plain(state), best_step, rows.base)
 
 
 def _train_state(checkpoint: Checkpoint) -> TrainState:

@@ -9,6 +9,7 @@ import xxhash
 from torch import nn
 
 from onecurve.data.training_data import TrainingData
+from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer, OptimizerFactory
 from onecurve.job.schedule import Schedule
@@ -36,7 +37,13 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
         "batch_norm": job.batch_norm,
         "buffers": str(job.buffers),
         "seed": str(job.seed),
+        **({"tables": tables} if (tables := _tables(model)) else {}),
     }
+
+
+def _tables(model: nn.Module) -> str:
+    """The embedding tables, which are not among the model's tensors."""
+    return ", ".join(f"{name}: {table.width} {table.optimizer}" for name, table in sorted(tables_of(model).items()))
 
 
 def _model(model: nn.Module) -> str:

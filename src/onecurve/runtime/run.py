@@ -25,6 +25,7 @@ from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.weighted import Weighted
 from onecurve.runtime.checkpoints import ListTensors
 from onecurve.runtime.run_components import RunComponents
+from onecurve.runtime.saved_rows import SavedRows
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.state import TrainState
 from onecurve.train.step_report import StepReport
@@ -202,6 +203,7 @@ class Run:
     def load_model(self, checkpoint: Checkpoint) -> None:
         """Replace the weights by those of a checkpoint, to evaluate them."""
         checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
+        self._components.rows.load(checkpoint, can_be_base=True)
         self._part.drop_gathered()
 
     # What a loop may ask
@@ -291,14 +293,14 @@ class Run:
         self._best_improved = False
         self._copy_state(self._checkpoints.save)
 
-    def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState], None]) -> float:
+    def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState, SavedRows], None]) -> float:
         """Copy what a checkpoint holds; return the seconds that it took."""
         begin = time.perf_counter()
         self._components.replicas.compare()
         self._part.sync_buffers()
         updates = self._components.trainer.updates.values()
         optimizer_state = {name: state for update in updates for name, state in update.state().items()}
-        copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state())
+        copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state(), self._components.rows)
         seconds = time.perf_counter() - begin
         self._checkpoint_seconds += seconds
         return seconds
@@ -317,6 +319,7 @@ class Run:
             loss_scale=trainer.loss_scale.value,
             good_steps=trainer.loss_scale.good_steps,
             best=self.best.state if self.best is not None else None,
+            updates=self._components.tables.updates if self._components.tables is not None else 0,
             changes=start.changes,
         )
 

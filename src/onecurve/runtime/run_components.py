@@ -9,10 +9,12 @@ from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.job import Job
+from onecurve.params.tables import Tables
 from onecurve.runs.lock import RunLock
 from onecurve.runtime.checkpoints import Checkpoints
 from onecurve.runtime.loaders import Loaders
 from onecurve.runtime.replicas import Replicas
+from onecurve.runtime.saved_rows import SavedRows
 from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
 from onecurve.train.manual_trainer import ManualTrainer
@@ -30,6 +32,10 @@ class RunComponents:
     device: Device
     data_rank: int
     part: BasePart
+    tables: Tables | None
+    """The model's embedding tables; None if it has none."""
+    rows: SavedRows
+    """Their rows in the run's checkpoints."""
     trainer: Trainer | ManualTrainer
     loaders: Loaders
     steps: int

@@ -19,6 +19,7 @@ _CAUSES = {
     "update": "every rank updates more parameters",
     "other": "it has more rounds",
     "data": "its ranks cannot read samples fast enough",
+    "tables": "the rows of embedding tables take longer",
 }
 _MEMORY_NAMES = {
     "weights": "weights",
@@ -28,6 +29,7 @@ _MEMORY_NAMES = {
     "activations": "activations",
     "overhead": "fixed overhead of every rank",
     "snapshots": "snapshots of the training state",
+    "tables": "rows of embedding tables",
 }
 
 

@@ -49,6 +49,7 @@ def _options(plan: Plan) -> list[str]:
         (plan.sharding != "zero3", plan.sharding),
         (plan.reduce != "step", f"reduce={plan.reduce}"),
         (plan.sequence, "sequence"),
+        (plan.compile, "compile"),
     ]
     return [name for is_used, name in options if is_used]
 

@@ -33,7 +33,10 @@ class Space:
                 yield from self.shardings(schedule_choice)
 
     def compute_choices(self) -> Iterator[Plan]:
-        """Yield the choices of mesh, micro-batch, rounds and precision. All data-parallel ranks are replicas here."""
+        """Yield the choices of mesh, micro-batch, rounds, precision and compilation.
+
+        All data-parallel ranks are replicas here.
+        """
         for tensor in (1, *self._tensor_degrees):
             for pipeline in self._pipeline_degrees:
                 for data in self._data_degrees(tensor * pipeline):
@@ -43,16 +46,21 @@ class Space:
                     if self.costs.refusal_of(mesh):
                         continue
                     for shares, rounds in self._shares(mesh):
-                        for precision, trace in self.costs.traces.items():
-                            for sequence in (False, True) if tensor > 1 else (False,):
-                                if tensor == 1 or trace.split_in_two(sequence) is not None:
-                                    yield Plan(
-                                        mesh=mesh,
-                                        micro_batch=shares,
-                                        rounds=rounds,
-                                        precision=precision,
-                                        sequence=sequence,
-                                    )
+                        for plan in self._kernel_choices(tensor):
+                            yield replace(plan, mesh=mesh, micro_batch=shares, rounds=rounds)
+
+    def _kernel_choices(self, tensor: int) -> Iterator[Plan]:
+        """Yield the choices of precision, sequence parallelism and compilation."""
+        for precision, trace in self.costs.traces.items():
+            if tensor == 1:
+                yield Plan(precision=precision)
+                # How much faster compiled blocks are is not predicted, only measured.
+                if any(timing.compiled and timing.precision == precision for timing in self.costs.timings):
+                    yield Plan(precision=precision, compile=True)
+                continue
+            for sequence in (False, True):
+                if trace.split_in_two(sequence) is not None:
+                    yield Plan(precision=precision, sequence=sequence)
 
     def schedule_choices(self, compute_choice: Plan) -> Iterator[Plan]:
         """Yield the choices of pipeline schedule, recomputation and stages for a compute choice."""
@@ -60,6 +68,8 @@ class Space:
             for recompute in self.recomputations:
                 if schedule == "zero-bubble" and recompute != "none":
                     continue  # both parts of its split backward would recompute the forward
+                if compute_choice.compile and (schedule == "zero-bubble" or recompute != "none"):
+                    continue  # the first is impossible, the second if a block has buffers
                 yield self._with_stages(compute_choice.replace_unchecked(schedule=schedule, recompute=recompute))
 
     def shardings(self, schedule_choice: Plan) -> Iterator[Plan]:

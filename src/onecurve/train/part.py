@@ -9,6 +9,7 @@ from onecurve.device.collectives import Group
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.batch import MicroBatch, Objective
+from onecurve.job.row_tables import RowTables
 
 
 class Part(Protocol):
@@ -58,3 +59,7 @@ class Part(Protocol):
         """If `where` is true, reset the buffers that forward changes to their values before the step."""
 
     def clear_gradients(self) -> None: ...
+
+    @property
+    def tables(self) -> RowTables | None:
+        """The model's embedding tables; None if it has none."""

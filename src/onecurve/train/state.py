@@ -39,6 +39,8 @@ class TrainState:
     """Finite steps since the loss scale last changed."""
     best: BestState | None = None
     """None if the job has no evaluation."""
+    updates: int = 0
+    """Updates of the embedding tables: steps that were not skipped. 0 if the model has none."""
     changes: tuple[JobChange, ...] = ()
     """Fields of the job that were changed so far, oldest first."""
 

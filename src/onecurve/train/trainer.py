@@ -21,7 +21,7 @@ from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
 from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
-from onecurve.train.step_report import StepReport, gradient_squares
+from onecurve.train.step_report import StepReport, gradient_factor, gradient_squares
 from onecurve.train.update import OptimizerUpdate
 
 
@@ -58,13 +58,16 @@ class Trainer:
         begin = time.perf_counter()
         job, part, done = self._job, self._part, step - 1
         part.clear_gradients()
-        lr = self.update.set_lr_factor(job.lr_factor(done, self._steps))
+        lr_factor = job.lr_factor(done, self._steps)
+        lr = self.update.set_lr_factor(lr_factor)
         seeds = [mix(job.seed, done, number, self._data_rank, 2) for number in range(len(rounds))]
         nominal = job.global_batch / self._loss_scale.value
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
-        squares = gradient_squares(part.trainable).view(1).to(totals)
-        sums = torch.cat([totals, squares, self._flags.answers(totals)])
+        squares = gradient_squares(part.trainable)
+        if part.tables is not None:
+            squares += part.tables.reduce().to(squares.device)
+        sums = torch.cat([totals, squares.view(1).to(totals), self._flags.answers(totals)])
         all_reduce_sum(part.group, sums)
         report = StepReport(
             step=step,
@@ -75,6 +78,8 @@ class Trainer:
             sums=sums,
         )
         part.restore_buffers(self.update.apply(report, job.clip))
+        if part.tables is not None and report.outcome.finite:
+            part.tables.update(gradient_factor(report.sums, report.nominal, job.clip).item(), lr_factor)
         self._update_loss_scale(report)
         report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
         return report

@@ -113,8 +113,8 @@ def _check_remaining(
 
 def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:
     """Complete the plans. One that the model does not allow is left out, or gets a verdict if the user chose it."""
-    plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision)
     resolver = _Resolver(job, data)
+    plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision, resolver.has_tables)
     answers = [(plan, resolver.resolve(plan)) for plan in plans]
     resolved = tuple(answer for _, answer in answers if isinstance(answer, ResolvedPlan))
     refused = [(plan, answer) for plan, answer in answers if isinstance(answer, str)]
@@ -140,6 +140,10 @@ class _Resolver:
     def changed_buffers(self) -> ChangedBuffers:
         return self._completer.changed_buffers
 
+    @property
+    def has_tables(self) -> bool:
+        return self._completer.has_tables
+
     def resolve(self, plan: Plan) -> ResolvedPlan | str:
         """Return the completed plan, or why it is refused."""
         try:
@@ -147,7 +151,8 @@ class _Resolver:
         except OnecurveError as error:
             return str(error)
         mesh = plan.mesh
-        split = mesh.tensor, plan.stage_count, plan.sequence, mesh.data > 1  # decides whether the model allows a plan
+        # What decides whether the model allows a plan.
+        split = mesh.tensor, plan.stage_count, plan.sequence, mesh.data > 1, bool(plan.tables)
         if split not in self._refusals:
             try:
                 return self._completer.resolve(plan)

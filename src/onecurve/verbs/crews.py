@@ -7,9 +7,9 @@ from onecurve.describe.cluster import Cluster, Link
 from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate
-from onecurve.describe.host import HostRegistration
 from onecurve.describe.plan import Plan
 from onecurve.hosts.leader import Placement
+from onecurve.hosts.membership import Hosts
 from onecurve.hosts.recovery import Crew
 from onecurve.planner.joined_hosts import joined_cluster, similar_first
 from onecurve.planner.plan_choice import ranks_for
@@ -19,11 +19,13 @@ _WORTHWHILE = 0.95
 """A change of the plan must make a step at least 5 % shorter."""
 _PREPARED_LOSSES = 2
 
-Hosts = Mapping[str, HostRegistration]
-
 
 class FixedCrew:
     """What any crew can do without a planner."""
+
+    def fits(self, _: Hosts, __: int, /) -> bool:
+        """True if the run need not wait for further hosts, up to a number of hosts."""
+        return True
 
     async def larger(self, _: Crew, __: Hosts, /) -> bool:
         """True if these hosts, of which some are new, would have a crew that is worth a change."""
@@ -73,6 +75,11 @@ class GivenCrews(FixedCrew):
     plan: Plan
     ranks_per_host: int = 0
     """How many ranks a host has had; 0 if the run has not begun."""
+
+    def fits(self, hosts: Hosts, most: int, /) -> bool:
+        """Also if no number of hosts fits: `choose` then says so."""
+        size = self.plan.mesh.size
+        return spread(self.plan, hosts) is not None or all(size % more for more in range(len(hosts) + 1, most + 1))
 
     async def choose(self, hosts: Hosts) -> Crew:
         placement = spread(self.plan, hosts)

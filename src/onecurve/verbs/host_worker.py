@@ -21,6 +21,7 @@ from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.launch.stop import Stop
 from onecurve.model.deferred import defer_init
+from onecurve.params.row_timing import time_rows
 from onecurve.planner.clusters import cache_host, cached_host, this_host
 from onecurve.planner.planner import Planner
 from onecurve.predict.refinement import refined
@@ -94,6 +95,7 @@ def _best_plan(asked: PlanRequest, say: Say) -> Estimate | None:
     except OnecurveError as error:
         say(f"no plan: {error}; the model is replicated on every rank")
         return None
+    planner.sample_tables(time_rows)
     best = planner.best()
     # The model can be timed only on this host; the timings hold for hosts that are like it.
     is_long = best is not None and best.hours * 3600 > _SHORT_RUN_SECONDS

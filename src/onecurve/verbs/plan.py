@@ -11,6 +11,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.job.script import load_job
 from onecurve.job.script_path import Script, script_path
+from onecurve.params.row_timing import time_rows
 from onecurve.planner.clusters import HERE, find_cluster, source_of
 from onecurve.planner.plan_choice import read_precisions
 from onecurve.planner.planner import Planner
@@ -58,6 +59,7 @@ def plan(
     machines = _with_price(find_cluster(cluster, probe_this_host, say), price)
     planner = Planner(job, data, machines, precisions, say, compare_precisions=True)
     planner.test_loss()
+    planner.sample_tables(time_rows)
     if cluster == HERE:
         planner.time_model()
     else:

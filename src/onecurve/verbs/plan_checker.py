@@ -20,12 +20,14 @@ from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.verdict import Outcome, Verdict
 from onecurve.device.collectives import all_gather_text
 from onecurve.device.device import Device
+from onecurve.device.local_tensor import LocalTensor
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.launch.stall_watch import StallWatch
 from onecurve.model.deferred import defer_init
 from onecurve.model.recorder import build_real
+from onecurve.params.tables import Tables
 from onecurve.prove.comparison import (
     LIMIT,
     Difference,
@@ -37,6 +39,8 @@ from onecurve.prove.comparison import (
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
 from onecurve.runtime.assembly import Assembly, assemble, refuse_sparse_gradients, refuse_unmatched_groups
+from onecurve.train.part import Part
+from onecurve.verbs.reference_tables import table_state
 from onecurve.verbs.references import BuildModel, References
 
 _MIN_STALL_SECONDS = 120.0
@@ -218,9 +222,19 @@ class PlanChecker:
         differences: list[Difference] = []
         for step, loss in self._losses(assembly, plan):
             part.sync_buffers()
-            differences += compare_step(part.state, part.trainable, step, loss, lr, folder)
+            rows = self._row_state(part, plan, folder)
+            differences += compare_step([*part.state, *rows], part.trainable, step, loss, lr, folder)
             progress()
         return differences
+
+    def _row_state(self, part: Part, plan: Plan, folder: Path) -> list[LocalTensor]:
+        """The rows of embedding tables. Before, the model is evaluated on samples that it is not trained on: this must
+        create no rows."""
+        if not isinstance(part.tables, Tables):
+            return []
+        begin = self.steps * plan.global_batch
+        part.infer(part.place(self._data.micro(begin, begin + 1)))
+        return table_state(part.tables, part.group, folder)
 
     def _curve_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> list[Difference]:
         reference, *perturbed = self.references.curves(self.references.variant(plan))

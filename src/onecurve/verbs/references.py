@@ -21,6 +21,7 @@ from onecurve.device.collectives import barrier
 from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
+from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of
@@ -32,6 +33,7 @@ from onecurve.prove.comparison import Limits, compare_module, limits_of, store_s
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
 from onecurve.prove.reference import train_on_one_device
+from onecurve.verbs.reference_tables import TABLES, ReferenceOptimizer, ReferenceTable, add_tables, store_ids
 
 _EXACT_PERTURBATION = 1e-15
 """Relative perturbation of the weights that shows how much a model amplifies rounding errors in float64."""
@@ -145,15 +147,24 @@ class References:
     def _train(self, variant: Variant, run: int) -> None:
         began = time.monotonic()
         module = self._build()
+        tables = self._add_tables(module, variant)
         if run:
             perturb(module, run, _EXACT_PERTURBATION if self._exact else PERTURBATION)
         else:
             self._refuse_unsplittable_loss(module)
-        trainable = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+        trainable = [
+            (name, parameter)
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad and not name.startswith(f"{TABLES}.")
+        ]
         optimizer = self._job.optimizers[""](trainable)
         lr = max(group["lr"] for group in optimizer.param_groups)
         folder = self.folder(variant)
         folder.mkdir(exist_ok=True)
+        if tables:
+            store_ids(tables, folder)
+            row_optimizers = {name: table.optimizer for name, table in tables_of(module).items()}
+            optimizer = ReferenceOptimizer(optimizer, tables, row_optimizers)
         losses: list[float] = []
         differences: list[dict[str, float]] = []
 
@@ -184,6 +195,17 @@ class References:
             self._job.loss.to(self._device.torch_device, self._dtype)
         self._expected.disable_dropout(module)
         return module
+
+    def _add_tables(self, module: nn.Module, variant: Variant) -> dict[str, ReferenceTable]:
+        """Make the model's embedding tables ordinary parameters."""
+        micro_batches = (micro for rounds in self._batches(variant) for micros in rounds for micro in micros)
+
+        def forward(module: nn.Module, micro: MicroBatch) -> None:
+            with torch.no_grad():
+                micro.forward(module)
+
+        with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
+            return add_tables(module, self._job.seed, self._dtype, self._device.torch_device, micro_batches, forward)
 
     def _refuse_unsplittable_loss(self, module: nn.Module) -> None:
         """Refuse, once for all plans, a loss that every plan would refuse."""

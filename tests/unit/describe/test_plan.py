@@ -15,6 +15,7 @@ from onecurve.describe.plan_validation import validate
 
 HOST = Cluster.of("cpu", 2, 8 << 30, 2)
 
+placements = st.sampled_from(["replicated", "row_sharded"])
 meshes = st.builds(Mesh, **{axis: st.integers(1, 4) for axis in AXES})
 
 
@@ -34,6 +35,7 @@ def plans(draw: st.DrawFn) -> Plan:
         draw(st.sampled_from(["none", "bf16", "fp16"])),
         draw(st.booleans()),
         draw(st.integers(0, 64)),
+        tables=draw(st.dictionaries(st.sampled_from(["*", "user", "item*"]), placements)),
     )
 
 
@@ -246,3 +248,15 @@ def test_smallest_values() -> None:
 def test_every_rank_of_the_default_plan_needs_a_sample() -> None:
     assert str(default_plan(3, 3)) == "replicate3 mb1 fp32"
     assert split_evenly(7, 3) == (3, 2, 2)
+
+
+def test_the_first_pattern_that_matches_places_a_table() -> None:
+    plan = Plan.parse("replicate2 mb4 tables=user*:replicated,*:row_sharded")
+    assert [plan.table_placement(name) for name in ("user", "user_2", "item")] == [
+        *("replicated", "replicated"),
+        "row_sharded",
+    ]
+    assert Plan.parse("replicate2 mb4").table_placement("user") == "row_sharded"
+    assert str(Plan.parse("replicate2 mb4 tables=replicated")) == "replicate2 mb4 fp32 tables=replicated"
+    with pytest.raises(OnecurveError, match="replicated"):
+        Plan.parse("replicate2 mb4 tables=everywhere")

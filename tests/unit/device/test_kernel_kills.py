@@ -26,13 +26,17 @@ def test_without_any_counter_there_were_none(tmp_path: Path) -> None:
     assert kernel_kills(tmp_path) == 0
 
 
-def test_a_kill_counts_for_some_seconds() -> None:
+def test_a_kill_explains_one_process_for_some_seconds() -> None:
     now, kills = [0.0], [7]
     watch = KernelKills(lambda: kills[0], lambda: now[0])
-    assert not watch.look()
-    kills[0] = 8
-    assert watch.look()
+    assert not watch.explain()
+    kills[0] = 9
+    watch.look()
     now[0] = 10.0
-    assert watch.look()
-    now[0] = 16.0
-    assert not watch.look()
+    assert watch.explain()
+    assert watch.explain()
+    assert not watch.explain(), "a third process was killed by someone else"
+    kills[0] = 10
+    watch.look()
+    now[0] = 26.0
+    assert not watch.explain()

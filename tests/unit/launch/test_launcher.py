@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from onecurve.describe.assignment import Assignment
+from onecurve.describe.errors import CorruptedReplicaError
 from onecurve.describe.generation import Generation, StoreAddress
 from onecurve.launch.launcher import Launcher
 from onecurve.launch.message_socket import MessageSocket
@@ -89,3 +90,15 @@ def test_only_the_generation_that_is_left_is_cut(launcher: Launcher) -> None:
     assert not watcher.is_alive()
     assert entered
     assert cuts == [1]
+
+
+def test_a_corrupted_rank_says_so_also_if_it_was_told_to_leave(launcher: Launcher) -> None:
+    """The healthy replicas leave at the same time, and one of them may be heard first."""
+
+    def take_part() -> None:
+        with launcher.taking_part(assignment(1), None, lambda: None):
+            launcher._take({"leave": 1})
+            raise CorruptedReplicaError([0])
+
+    with pytest.raises(CorruptedReplicaError):
+        take_part()

@@ -18,7 +18,7 @@ from onecurve.device.device import local_cluster, local_cpu
 from onecurve.model.deferred import defer_init
 from onecurve.planner import timing
 from onecurve.planner.job_costs import costs_of
-from onecurve.planner.timing import time_model
+from onecurve.planner.timing import time_compiled, time_model
 from onecurve.planner.traced_model import TracedModel
 
 WIDTH = 8
@@ -115,3 +115,23 @@ def test_a_model_that_fails_on_the_device_is_predicted_without_timings(caplog: p
     assert timings(local_cluster(), model=lambda: FailsOnRealTensors(WIDTH, 1)) == ()
     assert "could not be timed on this device" in caplog.text
     assert os.sched_getaffinity(0) == allowed
+
+
+@pytest.mark.timeout(120)
+def test_compiled_blocks_are_timed_without_the_time_to_compile_them() -> None:
+    class Blocks(nn.Sequential):
+        def __init__(self) -> None:
+            blocks = (nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(2))
+            super().__init__(*blocks, nn.Linear(WIDTH, 1))
+
+    job, data, _ = traced(model=Blocks)
+    module = Blocks()
+    found = time_compiled(job, module, {"fp32": {n: data.micro(0, n) for n in (2, 8)}}, local_cpu())
+    assert [(each.precision, each.samples, each.compiled) for each in found] == [("fp32", 2, True), ("fp32", 8, True)]
+    assert all(0 < each.forward < 0.5 for each in found)
+
+
+def test_a_model_that_cannot_be_compiled_has_no_such_timings() -> None:
+    job, data, _ = traced()
+    broken = FailsOnRealTensors(WIDTH, 1)
+    assert time_compiled(job, broken, {"fp32": {2: data.micro(0, 2)}}, local_cpu()) == []

@@ -94,3 +94,13 @@ def test_an_accelerator_is_timed_as_it_is() -> None:
     gpus = Cluster((HostGroup(device, 1, 2, 0, rank_overhead_bytes=0.0),), CLUSTER.constants)
     seconds = 2 * (16e9 / 1e11 + 16e6 / 1e10)
     assert computed("mb16", Timing("fp32", 1, 16, 2 * seconds, 3 * seconds), cluster=gpus) == pytest.approx(5 * seconds)
+
+
+def test_compiled_blocks_take_as_long_as_compiled_ones_were_timed() -> None:
+    eager, compiled = timing(2, 16, 2.0), replace(timing(2, 16, 0.5), compiled=True)
+    assert factor("mb16", eager, compiled) == pytest.approx(2.0, rel=1e-3)
+    assert factor("mb16 compile", eager, compiled) == pytest.approx(0.5, rel=1e-3)
+    assert factor("mb16 compile", eager) == pytest.approx(2.0, rel=1e-3)
+    estimator = Estimator(CLUSTER, replace(COSTS, timings=(eager, compiled)))
+    both = [sum(estimator.seconds(Plan.parse(plan)).values()) for plan in ("mb16", "mb16 compile")]
+    assert both[0] > 3 * both[1]

@@ -7,7 +7,7 @@ import pytest
 
 from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.cluster import Cluster, DeviceSpec, HostGroup
-from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
+from onecurve.describe.costs import BlockChain, CostTrace, JobCosts, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ComputeLoad, ModuleProfile, Profile, Work
@@ -250,3 +250,13 @@ def test_all_plans_are_the_product_of_the_three_levels() -> None:
         for plan in made.shardings(scheduled)
     ]
     assert list(made.plans()) == plans
+
+
+def test_compiled_blocks_where_they_were_timed() -> None:
+    timed = costs(2, blocks=4, tensor_degrees=(2,), timings=(Timing("fp32", 1, 2, 1.0, 1.0, compiled=True),))
+    found = [str(plan) for plan in space(timed, gpus(1, 2)).plans() if plan.compile]
+    assert "mb2 fp32 compile" in found
+    assert "shard2 mb1 fp32 compile" in found
+    assert not any("tensor" in plan or "recompute" in plan or "zero-bubble" in plan for plan in found)
+    untimed = replace(timed, timings=(Timing("fp32", 1, 2, 1.0, 1.0),))
+    assert not any(plan.compile for plan in space(untimed, gpus(1, 2)).plans())

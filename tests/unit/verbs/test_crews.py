@@ -102,3 +102,10 @@ def test_slow_ranks_and_memory_change_only_the_plan() -> None:
     tensor = Crew([("h0", 2)], Plan.parse("tensor2 mb4"))
     assert crews.rebalanced(tensor, {1: 0.3}) is None
     assert crews.smaller(Crew([("h0", 2)])) is None
+
+
+def test_a_run_waits_for_the_hosts_that_a_given_plan_needs() -> None:
+    crews = GivenCrews(Plan.parse("replicate6 mb4"))
+    assert crews.fits(hosts(3), 8)
+    assert not crews.fits(hosts(4), 8)
+    assert crews.fits(hosts(4), 5), "no number of hosts fits: that is said at once"

@@ -29,7 +29,6 @@ inline void release(void* address) {
     std::lock_guard<std::mutex> lock(blocks_mutex);
     auto found = blocks.find(address);
     if (found == blocks.end()) return;
-    allocated_bytes[found->second.device] -= static_cast<int64_t>(found->second.size);
     blocks.erase(found);
   }
   std::free(address);
@@ -41,6 +40,8 @@ inline void free_block(void* address) {
   {
     std::lock_guard<std::mutex> lock(blocks_mutex);
     block = blocks.at(address);
+    // As in CUDA's allocator, what is freed no longer counts, also if queued work still uses it.
+    allocated_bytes[block.device] -= static_cast<int64_t>(block.size);
   }
   // If queued work uses it, Python releases it after that work.
   if (Py_IsInitialized() && simulator &&

@@ -28,10 +28,11 @@ inline Tensors flatten(const std::vector<Tensors>& lists) {
   return all;
 }
 
-// Waiting for it makes the current stream wait, not the host.
+// Waiting for it makes the current stream wait, not the host. As NCCL's, it keeps the inputs until then.
 class QueuedWork final : public c10d::Work {
  public:
-  QueuedWork(c10::Stream stream, Tensors outputs) : stream_(stream), event_(kDevice), outputs_(std::move(outputs)) {
+  QueuedWork(c10::Stream stream, Tensors inputs, Tensors outputs)
+      : stream_(stream), event_(kDevice), inputs_(std::move(inputs)), outputs_(std::move(outputs)) {
     event_.record(stream);
     std::vector<c10::Device> devices;
     if (!outputs_.empty()) devices.push_back(stream.device());
@@ -46,14 +47,17 @@ class QueuedWork final : public c10d::Work {
     synchronize();
     return true;
   }
-  void synchronize() override { event_.block(Guard().getStream(stream_.device())); }
+  void synchronize() override {
+    event_.block(Guard().getStream(stream_.device()));
+    inputs_.clear();
+  }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   std::vector<at::Tensor> result() override { return outputs_; }
 
  private:
   c10::Stream stream_;
   c10::Event event_;
-  Tensors outputs_;
+  Tensors inputs_, outputs_;
   c10::intrusive_ptr<at::ivalue::Future> future_;
 };
 
@@ -186,15 +190,14 @@ class ProcessGroup final : public c10d::Backend {
     auto current = Guard().getStream(stream.device());
     {
       py::gil_scoped_acquire held;
-      // As NCCL does, it keeps the tensors until they are no longer needed.
-      auto task = py::cpp_function([run = std::move(run), inputs, outputs]() {
+      auto task = py::cpp_function([run = std::move(run)]() {
         py::gil_scoped_release released;
         run();
       });
       call("queue_collective", std::string(name), int(device), int64_t(current.id()), int64_t(stream_), addresses(inputs),
            addresses(outputs), task);
     }
-    return c10::make_intrusive<QueuedWork>(stream, outputs);
+    return c10::make_intrusive<QueuedWork>(stream, inputs, outputs);
   }
 
   static std::vector<intptr_t> addresses(const Tensors& tensors) {

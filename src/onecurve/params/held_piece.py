@@ -1,0 +1,92 @@
+"""One copy of a piece on a server: its rows, its log, and who waits for what."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from onecurve.params.messages import Pull, Push
+from onecurve.params.step_log import ReadyStep, RowCrew, StepLog
+
+Part = TypeVar("Part")
+
+
+class PieceRows(Protocol[Part]):
+    """The rows of one piece."""
+
+    def add(self, step: ReadyStep[Part]) -> None:
+        """Add a step to the rows."""
+
+    def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
+        """Take away all steps after this one; return them. Raises an OnecurveError if that is not possible."""
+
+    def forget(self, step: int) -> None:
+        """The rows will not go back to before this step."""
+
+    def get(self, ids: Any) -> Any: ...
+
+    def squares(self, step: int, parts: Sequence[Part]) -> Any:
+        """The squares of the gradients of a step, summed over the ranks."""
+
+    def copy(self) -> Any:
+        """All rows, as `MakeRows` takes them."""
+
+    def drop(self) -> None:
+        """Forget all rows."""
+
+    def split(self, slot: int) -> "PieceRows[Part]":
+        """Give away the rows of this slot and all after it."""
+
+    def divide(self, part: Part, slot: int) -> tuple[Part, Part]:
+        """What was pushed for the slots before this one, and for the others."""
+
+
+class MakeRows(Protocol[Part]):
+    """Makes the rows of some slots. `contents`: a copy, or None for slots that nobody has had before."""
+
+    def __call__(self, slots: range, contents: Any) -> PieceRows[Part]: ...
+
+
+@dataclass
+class HeldPiece(Generic[Part]):
+    """One copy of a piece, and what its primary knows of the others."""
+
+    end: int
+    rows: PieceRows[Part]
+    log: StepLog[Part]
+    waiting: dict[tuple[int, int, int], Pull] = field(default_factory=dict)
+    """Pulls, by step, rank and number, of which the rows are not there yet."""
+    unanswered: dict[tuple[int, int], Push] = field(default_factory=dict)
+    """Pushes, by step and rank, that some copy has not confirmed yet."""
+    confirmed: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    """By server: pushes that it has."""
+    has_joined: bool = False
+    """True if the server that joins has got a copy with all steps so far: from then on it must have every push."""
+
+    def split(self, slot: int) -> "HeldPiece[Part]":
+        """Keep the slots before this one. Whoever waits for an answer asks again, because the view has changed."""
+        rows = self.rows.split(slot)
+        log = self.log.split(lambda part: self.rows.divide(part, slot))
+        confirmed = {server: set(known) for server, known in self.confirmed.items()}
+        self.waiting.clear()
+        self.unanswered.clear()
+        other = HeldPiece(end=self.end, rows=rows, log=log, confirmed=confirmed, has_joined=self.has_joined)
+        self.end = slot
+        return other
+
+    def end_as_primary(self) -> None:
+        """Forget what only the primary knows. Whoever waits for an answer asks the new one."""
+        self.waiting.clear()
+        self.unanswered.clear()
+        self.confirmed.clear()
+        self.has_joined = False
+
+    def enter(self, crew: RowCrew) -> None:
+        """Follow a later crew."""
+        base = self.log.base_of(crew)
+        self.log.enter(crew, self.rows.go_back(base) if self.log.applied > base else ())
+        self.waiting.clear()
+        self.unanswered.clear()
+        self.confirmed = {
+            server: {(step, rank) for step, rank in known if step <= crew.start}
+            for server, known in self.confirmed.items()
+        }

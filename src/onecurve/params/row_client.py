@@ -1,0 +1,212 @@
+"""A rank's connections to the row servers: asks each primary once per request, and again if the view has changed."""
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from onecurve.describe.slots import SLOTS
+from onecurve.params.frame import HEADER_BYTES, decode, encode, lengths
+from onecurve.params.messages import Answer, Message, Pull, Push, Pushed, Refused, Rows
+from onecurve.params.served_rows import Gradients
+from onecurve.params.slots import slots_of
+from onecurve.params.step_log import RowCrew, StepVerdict
+from onecurve.params.view import View
+
+_LOOK_SECONDS = 0.02
+"""Time between two looks at the view while an answer is awaited."""
+_PAUSE_SECONDS = 0.002
+_READ_BYTES = 1 << 20
+
+Kind = TypeVar("Kind", bound=Answer)
+
+
+class Views(Protocol):
+    """The newest view that this process knows."""
+
+    def current(self) -> View: ...
+
+
+class RowClient:
+    """One per rank and crew. All ranks of the crew must push every step."""
+
+    def __init__(
+        self, name: str, rank: int, crew: RowCrew, views: Views, connect: Callable[[str], socket.socket]
+    ) -> None:
+        """`name`: what servers call this rank. `connect`: address of a server → a connection."""
+        self._name, self._rank, self._crew, self._views, self._connect = name, rank, crew, views, connect
+        self._connections: dict[str, _Connection] = {}
+        self._selector = selectors.DefaultSelector()
+        self._verdicts: dict[int, StepVerdict] = {}
+        self._pulls = 0
+        self.received = crew.start
+        """The newest step all of whose rows this rank has received."""
+        self.kept = 0
+        """No later crew begins before this step."""
+
+    def decide(self, step: int, verdict: StepVerdict, staleness: int = 0) -> None:
+        """Note the verdict on a step; the servers are told with the next request."""
+        self._verdicts[step] = verdict
+        for old in [number for number in self._verdicts if number < step - 1 - staleness]:
+            del self._verdicts[old]
+
+    def pull(self, step: int, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the rows of these ids, which are distinct, as they must be for a step."""
+        self._pulls += 1
+        slots = {name: slots_of(wanted) for name, wanted in ids.items()}
+        rows: dict[str, Tensor] = {}
+        wanted = torch.zeros(SLOTS, dtype=torch.bool)
+        for of_table in slots.values():
+            wanted[of_table] = True
+        number = self._pulls
+
+        def question(begin: int, end: int, about: Mapping[str, Any]) -> Message:
+            parts = {name: ids[name][_within(slots[name], begin, end)] for name in ids}
+            return Pull(**about, step=step, number=number, ids=parts)
+
+        def take(answer: Rows, begin: int, end: int) -> None:
+            for name, values in answer.rows.items():
+                if name not in rows:
+                    rows[name] = values.new_empty(ids[name].numel(), values.shape[1])
+                rows[name][_within(slots[name], begin, end)] = values
+
+        self._ask(Rows, step, wanted, question, take, lambda answer: answer.number == number)
+        return rows
+
+    def push(self, step: int, gradients: Gradients) -> Tensor | None:
+        """Send the gradients of a step; return the squares of the sums over all ranks, one number per slot, or None if
+        the servers do not tell. Returns when all copies have them."""
+        self.received = max(self.received, step)
+        slots = {name: slots_of(ids) for name, (ids, _) in gradients.items()}
+        squares = torch.zeros(SLOTS, dtype=torch.float64)
+        are_told = True
+
+        def question(begin: int, end: int, about: Mapping[str, Any]) -> Message:
+            part = {}
+            for name, (ids, lines) in gradients.items():
+                within = _within(slots[name], begin, end)
+                part[name] = ids[within], lines[within]
+            return Push(**about, step=step, part=part)
+
+        def take(answer: Pushed, begin: int, end: int) -> None:
+            nonlocal are_told
+            are_told = are_told and answer.squares is not None
+            if answer.squares is not None:
+                squares[begin:end] = answer.squares
+
+        self._ask(Pushed, step, torch.ones(SLOTS, dtype=torch.bool), question, take, lambda _: True)
+        return squares if are_told else None
+
+    def close(self) -> None:
+        for name in [*self._connections]:
+            self._drop(name)
+        self._selector.close()
+
+    def _ask(
+        self,
+        kind: type[Kind],
+        step: int,
+        wanted: Tensor,
+        question: Callable[[int, int, Mapping[str, Any]], Message],
+        take: Callable[[Kind, int, int], None],
+        is_ours: Callable[[Kind], bool],
+    ) -> None:
+        """Ask the primaries of all wanted slots until each has answered."""
+        while bool(wanted.any()):
+            view = self._views.current()
+            self._send_questions(view, wanted, question)
+            while bool(wanted.any()) and self._views.current().epoch == view.epoch:
+                is_refused = False
+                for message in self._receive():
+                    if isinstance(message, Refused):
+                        is_refused = True
+                    elif isinstance(message, kind) and message.step == step and message.crew == self._crew.number:
+                        piece = view.pieces.get(message.piece)
+                        if message.epoch == view.epoch and piece is not None and is_ours(message):
+                            take(message, message.piece, piece.end)
+                            wanted[message.piece : piece.end] = False
+                if is_refused:
+                    time.sleep(_PAUSE_SECONDS)  # a server has another view; one of both will know the newer one soon
+                if is_refused or any(
+                    piece.primary not in self._connections
+                    for begin, piece in view.pieces.items()
+                    if bool(wanted[begin : piece.end].any())
+                ):
+                    break  # ask again
+
+    def _send_questions(
+        self, view: View, wanted: Tensor, question: Callable[[int, int, Mapping[str, Any]], Message]
+    ) -> None:
+        frames: dict[str, list[Message]] = {}
+        about = {
+            "epoch": view.epoch,
+            "sender": self._name,
+            "rank": self._rank,
+            "crew": self._crew,
+            "received": self.received,
+            "kept": self.kept,
+            "verdicts": self._verdicts,
+        }
+        for begin, piece in view.pieces.items():
+            if bool(wanted[begin : piece.end].any()):
+                frames.setdefault(piece.primary, []).append(question(begin, piece.end, {**about, "piece": begin}))
+        for name, messages in frames.items():
+            with suppress(OSError):
+                self._connection(view, name).send(messages)
+
+    def _connection(self, view: View, name: str) -> "_Connection":
+        if name not in self._connections:
+            connected = _Connection(self._connect(view.servers[name].address))
+            self._connections[name] = connected
+            self._selector.register(connected.socket, selectors.EVENT_READ, name)
+        return self._connections[name]
+
+    def _receive(self) -> Iterator[Message]:
+        """What has arrived; nothing after a short time."""
+        for key, _ in self._selector.select(_LOOK_SECONDS):
+            try:
+                yield from self._connections[key.data].receive()
+            except OSError:
+                self._drop(key.data)
+
+    def _drop(self, name: str) -> None:
+        connection = self._connections.pop(name)
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+
+
+class _Connection:
+    """A connection to a server, and the frames that arrive on it."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self._buffer = bytearray()
+
+    def send(self, messages: list[Message]) -> None:
+        for buffer in encode(messages):
+            self.socket.sendall(buffer)
+
+    def receive(self) -> list[Message]:
+        """Take in what has arrived; return the messages that are complete."""
+        received = self.socket.recv(_READ_BYTES)
+        if not received:
+            raise ConnectionResetError("the server has closed the connection")
+        self._buffer += received
+        messages: list[Message] = []
+        while len(self._buffer) >= HEADER_BYTES:
+            body, tensors = lengths(bytes(self._buffer[:HEADER_BYTES]))
+            begin, end = HEADER_BYTES + body, HEADER_BYTES + body + tensors
+            if len(self._buffer) < end:
+                break
+            messages += decode(bytes(self._buffer[HEADER_BYTES:begin]), self._buffer[begin:end])
+            self._buffer = self._buffer[end:]
+        return messages
+
+
+def _within(slots: Tensor, begin: int, end: int) -> Tensor:
+    return ((slots >= begin) & (slots < end)).nonzero().squeeze(1)

@@ -1,0 +1,198 @@
+"""The rows of one table that this process holds, with their optimizer state, in host memory."""
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.seed import mix
+from onecurve.describe.slots import SLOTS
+from onecurve.device.reserved_memory import free_address_space, reserve
+from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
+
+if TYPE_CHECKING:
+    from onecurve.params.row_kernels import Slab
+
+_RESERVED_BYTES = 1 << 40
+"""Address space that the rows of a table may fill. Memory is taken as rows are created."""
+_MAX_ROWS = (1 << 31) - 2
+"""Positions have 32 bits."""
+_PLACES_PER_ROW = 8
+"""Places in the indices of slots, each at most half full, and in those that they have grown out of."""
+
+
+class StoredTable(Protocol):
+    """What a store knows of its table: a module has it, and what a server was told."""
+
+    @property
+    def table(self) -> str: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def optimizer(self) -> RowOptimizer: ...
+
+
+class RowStore:
+    """Rows by id. Only `update` and `put` change or create them."""
+
+    def __init__(self, table: StoredTable, seed: int, dtype: torch.dtype, share: float = 1.0) -> None:
+        """`share`: of the address space that tables may have, if it is limited."""
+        self.table, self.dtype, self._share = table, dtype, share
+        self._kernels = _load_kernels()
+        self._key = np.uint64(mix(seed, crc32(table.table.encode())))
+        self._number = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
+        self._states = table.optimizer.state_width(table.width)
+        self._slab, self._limit = self._reserve()
+        self.epoch = 1
+        """Number of the current epoch; rows that change are marked with it. See `changed_since`."""
+
+    def __len__(self) -> int:
+        return int(self._slab.totals[0] - self._slab.totals[3])
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        del self._slab  # first, because there may be no room for both
+        self._slab, self._limit = self._reserve()
+        self.epoch = 1
+
+    @property
+    def widths(self) -> tuple[torch.Size, torch.Size]:
+        """The shapes of one row and of its state."""
+        return torch.Size([self.table.width]), torch.Size([self._states])
+
+    @property
+    def ids(self) -> Tensor:
+        """The ids of all rows, by their positions: in the order in which they were created, if no slot was dropped."""
+        return torch.from_numpy(self._slab.ids[: self._lines])
+
+    def get(self, ids: Tensor) -> Tensor:
+        """Return the rows of these ids; one that does not exist has its first value, and is not created."""
+        rows = np.empty((ids.numel(), self.table.width), self._number)
+        self._kernels.get(self._slab, self.table.width, self._key, ids.contiguous().numpy(), rows)
+        return torch.from_numpy(rows)
+
+    def update(self, ids: Tensor, gradients: Tensor, lr: float, updates: int) -> None:
+        """Update the rows of these ids, which are distinct; create those that do not exist.
+
+        `updates`: updates of the table so far, including this one.
+        """
+        self._refuse_too_many(ids.numel())
+        kernels, optimizer, number = self._kernels, self.table.optimizer, self._number.type
+        arrays = (
+            self._slab,
+            self.table.width,
+            self._key,
+            ids.contiguous().numpy(),
+            _numpy(gradients, self.dtype),
+            self.epoch,
+        )
+        if isinstance(optimizer, SGD):
+            kernels.update_sgd(*arrays, number(lr))
+        elif isinstance(optimizer, RowwiseAdagrad):
+            kernels.update_rowwise_adagrad(*arrays, number(lr), number(optimizer.eps))
+        else:
+            assert isinstance(optimizer, Adam)
+            beta1, beta2 = optimizer.betas
+            corrected = lr * (1 - beta2**updates) ** 0.5 / (1 - beta1**updates)
+            decays, shares = (number(beta1), number(beta2)), (number(1 - beta1), number(1 - beta2))
+            kernels.update_adam(*arrays, number(corrected), decays, shares, number(optimizer.eps))
+
+    def changed_since(self, epoch: int) -> Tensor:
+        """Return the positions of the rows that have changed in this epoch or later; all of them for epoch 0."""
+        return torch.from_numpy(np.flatnonzero(self._slab.changed_in[: self._lines] >= epoch))
+
+    def contents(self, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return copies of the ids, rows and states at these positions."""
+        positions = order.numpy()
+        values = torch.from_numpy(self._slab.values[positions])
+        rows, states = values.split([self.table.width, self._states], dim=1)  # type: ignore[no-untyped-call]
+        return torch.from_numpy(self._slab.ids[positions]), rows.contiguous(), states.contiguous()
+
+    def values(self, ids: Tensor) -> Tensor:
+        """Return the rows of these ids with their states; one that does not exist has its first value, and zeros."""
+        values = np.empty((ids.numel(), self._slab.values.shape[1]), self._number)
+        self._kernels.get_values(self._slab, self.table.width, self._key, ids.contiguous().numpy(), values)
+        return torch.from_numpy(values)
+
+    def put_values(self, ids: Tensor, values: Tensor) -> None:
+        """Set rows and their states, as `values` returns them; ids are distinct."""
+        self._refuse_too_many(ids.numel())
+        numbers = _numpy(values, self.dtype)
+        self._kernels.put(self._slab, self.table.width, self._key, ids.contiguous().numpy(), numbers, self.epoch)
+
+    def in_slots(self, slots: range) -> Tensor:
+        """Return the positions of all rows in these slots, which are consecutive."""
+        positions = np.empty(self._slab.counts[slots.start : slots.stop].sum(), np.int64)
+        self._kernels.positions_in(self._slab, slots.start, slots.stop, positions)
+        return torch.from_numpy(positions)
+
+    def drop(self, slots: range) -> None:
+        """Forget all rows in these slots, which are consecutive."""
+        self._kernels.drop(self._slab, slots.start, slots.stop)
+
+    @property
+    def _lines(self) -> int:
+        return int(self._slab.totals[0])
+
+    def put(self, ids: Tensor, rows: Tensor, states: Tensor, epoch: int) -> None:
+        """Set rows and their states, as changed in an epoch; ids are distinct."""
+        self._refuse_too_many(ids.numel())
+        values = torch.cat([rows.to(self.dtype), states.to(self.dtype)], dim=1)
+        self._kernels.put(self._slab, self.table.width, self._key, ids.contiguous().numpy(), values.numpy(), epoch)
+
+    def _reserve(self) -> "tuple[Slab, int]":
+        """The memory of the table, and the number of rows that it has room for."""
+        columns = self.table.width + self._states
+        row_bytes = columns * self._number.itemsize + 16 + 4 * _PLACES_PER_ROW
+        try:
+            return self._slab_of(min(_MAX_ROWS, _RESERVED_BYTES // row_bytes), columns)
+        except OSError:  # the address space is limited; others need some of it too
+            limit = min(_MAX_ROWS, int(self._share * free_address_space() / 2) // row_bytes)
+        try:
+            return self._slab_of(limit, columns)
+        except OSError as error:
+            raise OnecurveError(
+                f"table {self.table.table!r}: no address space can be reserved for its rows ({error.strerror}); raise "
+                "`ulimit -v`, or set vm.overcommit_memory to 0 or 1"
+            ) from None
+
+    def _slab_of(self, limit: int, columns: int) -> "tuple[Slab, int]":
+        slab: Slab = self._kernels.Slab(
+            totals=np.zeros(4, np.int64),
+            ids=reserve((limit,), np.int64),
+            values=reserve((limit, columns), self._number),
+            changed_in=reserve((limit,), np.int32),
+            following=reserve((limit,), np.int32),
+            places=reserve((_PLACES_PER_ROW * limit + 8 * SLOTS,), np.int32),
+            begins=np.zeros(SLOTS, np.int64),
+            capacities=np.zeros(SLOTS, np.int64),
+            counts=np.zeros(SLOTS, np.int64),
+            firsts=np.zeros(SLOTS, np.int32),
+        )
+        return slab, limit
+
+    def _refuse_too_many(self, more: int) -> None:
+        if len(self) + more > self._limit:
+            raise OnecurveError(
+                f"table {self.table.table!r}: there is address space for {self._limit:,} rows on one rank; use more "
+                "ranks and tables=row_sharded, or raise `ulimit -v`"
+            )
+
+
+def _load_kernels() -> ModuleType:
+    """Import them only for jobs that have tables: numba takes half a second."""
+    try:
+        from onecurve.params import row_kernels
+    except ImportError as error:
+        raise OnecurveError(
+            f"embedding tables need numba ({error}); install it with `pip install 'onecurve[params]'`"
+        ) from None
+    return row_kernels
+
+
+def _numpy(values: Tensor, dtype: torch.dtype) -> Any:
+    return values.to(dtype).contiguous().numpy()

@@ -1,0 +1,67 @@
+"""What a row server must know about a job: told by the ranks, and by servers to those that join."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+
+from onecurve.job.embedding import EmbeddingTable
+from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
+from onecurve.params.row_store import RowStore
+
+OptimizerName = Literal["SGD", "RowwiseAdagrad", "Adam"]
+
+_OPTIMIZERS: Mapping[OptimizerName, type[SGD] | type[RowwiseAdagrad] | type[Adam]] = {
+    "SGD": SGD,
+    "RowwiseAdagrad": RowwiseAdagrad,
+    "Adam": Adam,
+}
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """One table."""
+
+    table: str
+    width: int
+    optimizer_name: OptimizerName
+    optimizer_settings: Mapping[str, float | tuple[float, float]]
+
+    @staticmethod
+    def of(table: EmbeddingTable) -> "TableSettings":
+        settings = asdict(table.optimizer)  # type: ignore[call-overload]
+        return TableSettings(table.table, table.width, type(table.optimizer).__name__, settings)  # type: ignore[arg-type]
+
+    @property
+    def optimizer(self) -> RowOptimizer:
+        return _OPTIMIZERS[self.optimizer_name](**self.optimizer_settings)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """All tables of a job that are on servers."""
+
+    tables: Sequence[TableSettings]
+    seed: int
+    dtype: Literal["float32", "float64"]
+    staleness: int = 0
+
+    def new_stores(self) -> dict[str, RowStore]:
+        """An empty store for each table."""
+        share = 1 / max(1, len(self.tables))
+        return {each.table: RowStore(each, self.seed, _DTYPES[self.dtype], share) for each in self.tables}
+
+
+def compile_kernels() -> None:
+    """Have numba compile all that a server will need, once per machine: it takes seconds, in which nobody is served."""
+    ids = torch.arange(2)
+    for dtype in _DTYPES.values():
+        for name in _OPTIMIZERS:
+            store = RowStore(TableSettings("", 1, name, {}), 0, dtype)
+            store.update(ids, torch.ones(2, 1, dtype=dtype), 0.1, 1)
+            store.put_values(ids, store.values(ids))
+            store.get(ids)
+            store.in_slots(range(1))
+            store.drop(range(1))

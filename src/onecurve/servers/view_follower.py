@@ -1,0 +1,96 @@
+"""Keeps the view in step with the servers that live. Every server does it, and the first to swap the key wins.
+
+Keys: `rows/view`, and `rows/servers/NAME` for every server that lives: it belongs to the server's lease, and whoever
+sees that the process is dead may delete it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from onecurve.coordination.coordination import Coordination
+from onecurve.describe.errors import OnecurveError
+from onecurve.params.view import ServerAddress, View
+from onecurve.params.view_changes import lost_slots, next_move, taking_part, with_server, without
+
+VIEW_KEY, SERVERS_PREFIX = "rows/view", "rows/servers/"
+
+_log = logging.getLogger(__name__)
+
+
+def encoded(noun: View | ServerAddress) -> str:
+    return msgspec.json.encode(noun).decode()
+
+
+def decoded_view(text: str) -> View:
+    return msgspec.json.decode(text, type=View)
+
+
+def decoded_server(text: str) -> ServerAddress:
+    return msgspec.json.decode(text, type=ServerAddress)
+
+
+class ViewFollower:
+    """Follows the view and the servers that live, and changes the view where it must."""
+
+    def __init__(self, name: str, coordination: Coordination, copies: int, on_view: Callable[[View], None]) -> None:
+        """`name`: of this server. `copies`: of each piece. `on_view`: told every new view."""
+        self._name, self._coordination, self._copies, self._on_view = name, coordination, copies, on_view
+        self._servers: dict[str, ServerAddress] = {}
+        self._view: View | None = None
+        self._version = 0
+
+    async def follow(self) -> None:
+        """Follow until the service is closed. Raises an OnecurveError if this server was taken for dead."""
+        async for changes in await self._coordination.watch("rows/"):
+            for change in changes:
+                if change.key == VIEW_KEY and change.value is not None:
+                    self._view, self._version = decoded_view(change.value), change.version
+                    self._on_view(self._view)
+                elif change.key.startswith(SERVERS_PREFIX):
+                    name = change.key.removeprefix(SERVERS_PREFIX)
+                    if change.value is None:
+                        self._servers.pop(name, None)
+                        if name == self._name:
+                            raise OnecurveError(f"server {name} was taken for dead: others have taken its place")
+                    else:
+                        self._servers[name] = decoded_server(change.value)
+            await self._improve()
+
+    async def take_part(self, epoch: int, joined: Mapping[int, str]) -> None:
+        """Let servers take part that had a copy in this epoch. In a later one they may have begun to join anew."""
+        if self._view is None or self._view.epoch != epoch:
+            return
+        for begin, name in joined.items():
+            if changed := taking_part(self._view, begin, name):
+                await self._swap(changed)
+                return  # the others follow with the next view
+
+    async def report_dead(self, name: str) -> None:
+        """The process of a server is dead."""
+        await self._coordination.delete(SERVERS_PREFIX + name)
+
+    async def _improve(self) -> None:
+        """Make the first change that is needed; its result is seen as a change of the key."""
+        view = self._view
+        if view is None or not self._servers:
+            return
+        for name in view.servers:
+            if name not in self._servers:
+                if lost := lost_slots(view, name):
+                    _log.error("the rows of slots %s are lost with server %s", lost, name)
+                    continue
+                if changed := without(view, name):
+                    await self._swap(changed)
+                    return
+        for name, server in self._servers.items():
+            if name not in view.servers and (changed := with_server(view, name, server)):
+                await self._swap(changed)
+                return
+        if changed := next_move(view, self._copies):
+            await self._swap(changed)
+
+    async def _swap(self, changed: View) -> None:
+        """Another server may have been faster: its change comes by the watch."""
+        await self._coordination.compare_and_set(VIEW_KEY, self._version, encoded(changed))

@@ -1,0 +1,92 @@
+"""Embedding tables compute what an ordinary parameter computes, wherever their rows are, and lose nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+import onecurve as oc
+from harness import JOBS, python
+from onecurve.runs.folder import records_file
+
+CLICKS = JOBS / "clicks.py"
+PLANS = [
+    "mb8×2",
+    "replicate2 mb8",
+    "replicate2 mb8 tables=replicated",
+    "replicate2 mb(3,1)×4 tables=user:replicated,item:row_sharded",
+    "shard2 mb4×2 recompute=selective",
+    "shard4 mb4",
+    "replicate2·shard2 mb2×2 reduce=round",
+]
+
+
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adagrad", "adam"])
+def test_rows_are_those_of_a_parameter(optimizer: str) -> None:
+    plans = PLANS if optimizer == "adagrad" else PLANS[1::3]
+    result = oc.check(CLICKS, [f"optimizer={optimizer}"], plans=plans, steps=4, quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "plan"),
+    [
+        ("ddp_factor_left_in", "replicate2 mb8"),
+        ("duplicates_not_merged", "shard2 mb8"),
+        pytest.param("duplicates_not_merged", "replicate2 mb8 tables=replicated", marks=pytest.mark.slow),
+        ("clipping_without_tables", "shard2 mb8"),
+        ("rows_created_by_evaluation", "mb16"),
+        pytest.param("schedule_without_tables", "mb16", marks=pytest.mark.slow),
+    ],
+)
+def test_check_finds_a_fault(fault: str, plan: str) -> None:
+    result = oc.check(JOBS / "mutated_tables.py", [f"fault={fault}"], plans=[plan], steps=3, quiet=True)
+    (verdict,) = result.verdicts
+    assert verdict.outcome == "differs", verdict
+    assert verdict.size > 1e-6
+
+
+def test_without_a_fault_it_holds() -> None:
+    assert oc.check(JOBS / "mutated_tables.py", ["fault=none"], plans=["replicate2 mb8"], steps=3, quiet=True).holds
+
+
+@pytest.mark.parametrize("axis", ["tensor2 mb16", "pipeline2 mb8×2"])
+def test_ranks_that_process_the_same_samples_are_refused(axis: str) -> None:
+    with pytest.raises(oc.OnecurveError, match=r"embedding tables \(user, item\) are shared by ranks"):
+        oc.check(CLICKS, plans=[axis], quiet=True)
+
+
+def test_a_pattern_that_matches_no_table_is_refused() -> None:
+    with pytest.raises(oc.OnecurveError, match=r"no embedding table of the model matches 'usr' \(it has: user, item\)"):
+        oc.check(CLICKS, plans=["replicate2 mb8 tables=usr:replicated"], quiet=True)
+
+
+def run(folder: Path, plan: str, steps: int) -> list[float]:
+    ended = python(
+        "-m", "onecurve", "run", str(CLICKS), "optimizer=adam", "users=2", f"steps={steps}", "--plan", plan,
+        "--no-check", "--out", str(folder), *(["--change", "steps"] if folder.exists() else []),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    records = [json.loads(line) for line in records_file(folder, 0).read_text().splitlines()]
+    return [record["loss"] for record in records if record["kind"] == "step"]
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        pytest.param(("replicate2 mb8 fp64", "mb16 fp64"), marks=pytest.mark.slow),
+        pytest.param(("mb16 fp64", "shard2 mb8 fp64"), marks=pytest.mark.slow),
+        ("shard2 mb8 fp64 tables=replicated", "replicate3 mb(6,5,5) fp64"),
+    ],
+)
+def test_any_placement_loads_what_another_has_saved(tmp_path: Path, plans: tuple[str, str]) -> None:
+    """Rows of items are updated by Adam, whose state and number of updates count too. There is one user: only one rank
+    has a row of that table."""
+    straight = run(tmp_path / "straight", "mb16 fp64", 12)
+    run(tmp_path / "split", plans[0], 6)
+    continued = run(tmp_path / "split", plans[1], 12)
+    assert continued[-6:] == pytest.approx(straight[-6:], rel=1e-12)
+    weights = [load_file(tmp_path / name / "weights.safetensors") for name in ("straight", "split")]
+    for name, values in weights[0].items():
+        assert abs(weights[1][name] - values).max() < 1e-12, name

@@ -1,0 +1,91 @@
+"""The view follows its servers: whatever comes and goes, every slot is held, and each server gets its share."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from onecurve.describe.slots import SLOTS
+from onecurve.params.view import ServerAddress, View
+from onecurve.params.view_changes import (
+    first_view,
+    lost_slots,
+    next_move,
+    slots_by_server,
+    taking_part,
+    with_server,
+    without,
+)
+
+
+def servers(count: int) -> dict[str, ServerAddress]:
+    return {f"s{number}": ServerAddress(f"h{number}:1", f"h{number}") for number in range(count)}
+
+
+def settled(view: View) -> View:
+    """All joins have ended."""
+    for _ in range(2_000):
+        joining = [(begin, piece.joining) for begin, piece in view.pieces.items() if piece.joining]
+        following = taking_part(view, *joining[0]) if joining else next_move(view, 2)
+        if following is None:
+            return view
+        assert following.epoch == view.epoch + 1
+        check(following)
+        view = following
+    raise AssertionError("the view does not settle")
+
+
+def check(view: View) -> None:
+    """Every slot is in one piece, and no server has two copies of a piece."""
+    end = 0
+    for begin, piece in view.pieces.items():
+        assert begin == end < piece.end
+        end = piece.end
+        assert len(set(piece.servers)) == len(piece.servers)
+    assert end == SLOTS
+
+
+def check_shares(view: View) -> None:
+    for held in (slots_by_server(view, "primary"), slots_by_server(view, "backup")):
+        share = SLOTS / len(view.servers)
+        assert all(abs(count - share) <= 0.05 * share for count in held.values()), held
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 6), st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=6))
+def test_servers_come_and_go(count: int, changes: list[tuple[bool, int]]) -> None:
+    view = first_view(servers(count), 2)
+    check(view)
+    for number, (comes, choice) in enumerate(changes):
+        if comes:
+            changed = with_server(view, f"new{number}", ServerAddress("", f"n{number}"))
+        elif len(view.servers) > 2:
+            gone = list(view.servers)[choice % len(view.servers)]
+            assert not lost_slots(view, gone)
+            changed = without(view, gone)
+        else:
+            continue
+        assert changed is not None
+        check(changed)
+        view = settled(changed)
+        check_shares(view)
+        assert all(piece.backup for piece in view.pieces.values())
+        assert len(view.pieces) <= 40 * len(view.servers)
+
+
+def test_a_third_server_gets_a_third() -> None:
+    view = with_server(first_view(servers(2), 2), "new", ServerAddress("", "n"))
+    assert view is not None
+    view = settled(view)
+    for held in (slots_by_server(view, "primary"), slots_by_server(view, "backup")):
+        assert all(abs(count / SLOTS - 1 / 3) < 0.0167 for count in held.values())
+
+
+def test_copies_are_on_different_machines_if_there_are_several() -> None:
+    places = {name: ServerAddress("", "h0" if number < 2 else f"h{number}") for number, name in enumerate("abcd")}
+    view = first_view(places, 2)
+    assert all(places[piece.primary].machine != places[piece.backup].machine for piece in view.pieces.values())
+
+
+def test_slots_of_which_nobody_has_the_rows_are_named() -> None:
+    view = first_view(servers(2), 1)
+    assert lost_slots(view, "s1") == [range(2_048, 4_096)]
+    assert lost_slots(first_view(servers(2), 2), "s1") == []

@@ -1,0 +1,46 @@
+"""Where the rows of embedding tables are best."""
+
+from onecurve.describe.cluster import Link
+from onecurve.describe.plan import Plan
+from onecurve.describe.table_use import RowCosts, RowSeconds, TableUse
+from onecurve.predict.collective import AxisPlacement
+from onecurve.predict.tables import best_placements, table_bytes, table_seconds
+
+GB = 1 << 30
+COSTS = RowCosts(lookup=RowSeconds(1e-5, 2e-7), merge=RowSeconds(1e-5, 1e-7), update=RowSeconds(1e-5, 4e-7))
+AXIS = AxisPlacement(8, 8, Link(1e9, 5e-5), Link(1e9, 5e-5))
+PLAN = Plan.parse("replicate8 mb64")
+
+
+def table(name: str, ids: int, width: int = 64) -> TableUse:
+    """A table of which every sample uses one id of `ids`."""
+    seen = tuple((1 << n, min(1 << n, ids)) for n in range(15))
+    return TableUse(name, width, 1, seen, 10**9, COSTS)
+
+
+def test_small_tables_are_replicated_and_large_ones_divided() -> None:
+    small, large = table("country", 100), table("user", 10**9)
+    found = best_placements([small, large], PLAN, 64, AXIS, 10 * GB)
+    assert found == {"country": "replicated", "user": "row_sharded"}
+    assert table_bytes(large, "row_sharded", PLAN) > 10 * GB
+
+
+def test_a_table_that_does_not_fit_is_divided() -> None:
+    small = table("country", 100)
+    needed = table_bytes(small, "replicated", PLAN)
+    assert best_placements([small], PLAN, 64, AXIS, needed) == {"country": "replicated"}
+    assert best_placements([small], PLAN, 64, AXIS, needed - 1) == {"country": "row_sharded"}
+
+
+def test_the_placement_that_is_chosen_is_the_faster_one() -> None:
+    for ids in (10, 100, 1_000, 10_000, 10**9):
+        for rounds in (1, 4):
+            use, plan = table("item", ids), Plan.parse(f"replicate8 mb64×{rounds}")
+            seconds = {name: table_seconds(use, name, plan, 64, AXIS) for name in ("row_sharded", "replicated")}
+            (chosen,) = best_placements([use], plan, 64, AXIS, 10**15).values()
+            assert seconds[chosen] == min(seconds.values())
+
+
+def test_one_rank_has_all_rows() -> None:
+    alone = AxisPlacement(1, 1, Link(1e9, 5e-5), Link(1e9, 5e-5))
+    assert best_placements([table("user", 10**9)], Plan.parse("mb64"), 64, alone, 0.0) == {"user": "replicated"}
