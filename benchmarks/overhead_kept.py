@@ -2,34 +2,40 @@
 
 `python benchmarks/overhead_kept.py --json`; `with_partner` needs root
 
-In one run, blocks of 24 steps with and without alternate (overhead_kept_job.py). A snapshot is taken every few dozen
-steps, so whole blocks are compared: the ratio is the median over pairs of neighbouring blocks, with a bootstrapped 95 %
-confidence interval. Blocks are short, because the speed of a shared machine drifts by a third within minutes.
+In one run, blocks of 24 steps with and without alternate (overhead_kept_job.py), and neighbouring blocks are compared:
+the speed of a shared machine drifts by a third within minutes. A snapshot may come in a few of the blocks only, so
+
+    ratio = median over the pairs without a snapshot + what a snapshot costs / time between two snapshots
+
+where the cost is the mean time by which a block with a snapshot is longer than that median says. The 95 % confidence
+intervals are bootstrapped.
 `with_partner`: on two emulated hosts with a core each and a link of 1 Gbit/s, over which each also sends its snapshots
 to the other.
 """
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import median
 from typing import Any
 
 from logged_process import LoggedProcess, process_on
 from namespaces import emulated_hosts
-from overhead import ratio, show, with_interval
-from overhead_kept_job import BLOCK
+from overhead import show, with_interval
+from overhead_kept_job import BLOCK, SNAPSHOT
 from watched_run import Records
 
 JOB = Path(__file__).parent / "overhead_kept_job.py"
 _PLAN = "replicate2 mb8"
-_FIRST = 4
-"""Steps of a block without that do not count: a snapshot of the block before may still be on its way."""
 _TIMEOUT = 3600.0
+_SAMPLES = 1000
+"""Bootstrap samples."""
 
 
 def command(folder: Path, pairs: int, *options: str) -> list[str]:
@@ -55,11 +61,49 @@ def result(processes: Sequence[LoggedProcess], folder: Path) -> dict[str, Any]:
             raise SystemExit(process.output()[-3000:])
     records = Records(folder)
     steps = [sum(record["seconds"].values()) for record in records.all() if record["kind"] == "step"]
-    blocks = [steps[begin : begin + BLOCK] for begin in range(0, len(steps), BLOCK)]
-    without, kept = ([mean(block[first:]) for block in blocks[n::2]] for n, first in ((1, _FIRST), (2, 0)))
-    value, interval = ratio(kept, without)
+    blocks = [sum(steps[begin : begin + BLOCK]) for begin in range(0, len(steps), BLOCK)]
+    snapshots = {int(line.split()[-1]) for line in processes[0].output().splitlines() if SNAPSHOT in line}
+    with_snapshot = {step // BLOCK for step in snapshots if step >= BLOCK}
+    pairs = [Pair(blocks[n - 1], blocks[n], n in with_snapshot) for n in range(2, len(blocks), 2)]
+    value, interval = total(pairs)
     told = [record["text"] for record in records.all() if record.get("event") == "snapshots"]
-    return {"ratio": value, "interval": interval, "snapshots": told[-1] if told else ""}
+    return {
+        "ratio": value,
+        "interval": interval,
+        "without_snapshot": watched(pairs),
+        "snapshots": len(with_snapshot),
+        "every": told[-1] if told else "",
+    }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Seconds of two neighbouring blocks of steps."""
+
+    off: float
+    on: float
+    has_snapshot: bool
+
+
+def watched(pairs: Sequence[Pair]) -> float:
+    """The ratio of the steps without a snapshot."""
+    return median(pair.on / pair.off for pair in pairs if not pair.has_snapshot)
+
+
+def estimate(pairs: Sequence[Pair]) -> float:
+    base = watched(pairs)
+    cost = sum(pair.on - base * pair.off for pair in pairs if pair.has_snapshot)
+    return base + cost / sum(pair.off for pair in pairs)
+
+
+def total(pairs: Sequence[Pair]) -> tuple[float, tuple[float, float]]:
+    """The ratio of all steps, and its confidence interval: pairs of both kinds are drawn each for itself."""
+    rng = random.Random(0)
+    kinds = [[pair for pair in pairs if pair.has_snapshot is kind] for kind in (False, True)]
+    found = sorted(
+        estimate([pair for kind in kinds if kind for pair in rng.choices(kind, k=len(kind))]) for _ in range(_SAMPLES)
+    )
+    return estimate(pairs), (found[int(0.025 * _SAMPLES)], found[int(0.975 * _SAMPLES)])
 
 
 def main() -> None:
@@ -72,7 +116,7 @@ def main() -> None:
         for name, measure in {"alone": alone, "with_partner": with_partner}.items():
             found[name] = measure(Path(folder) / name, chosen.pairs)
             value = with_interval(found[name]["ratio"], found[name]["interval"])
-            show(name.removeprefix("with_"), f"on / off {value}, {found[name]['snapshots']}")
+            show(name.removeprefix("with_"), f"on / off {value}, {found[name]['every']}")
     if chosen.json:
         print(json.dumps(found))
 

@@ -15,23 +15,35 @@ from onecurve.runtime.snapshot_schedule import SnapshotSchedule
 
 BLOCK = 24
 """Steps of a block."""
+SNAPSHOT = "snapshot after step"
+"""Each rank prints it, with the step."""
 
 
 class Switch:
-    """Is it on in the next step? The same on all ranks."""
+    """What the next step does, the same on all ranks."""
 
+    step = 0
+    """Steps that are done."""
     is_on = True
+    allows_snapshot = True
+    """Its snapshot will be on the other host before the block ends."""
 
 
-_due, _sample, _waited, _finish_step = SnapshotSchedule.due, Launcher._sample, Launcher.waited, RankPage.finish_step
+_due, _taken = SnapshotSchedule.due, SnapshotSchedule.taken
+_sample, _waited, _finish_step = Launcher._sample, Launcher.waited, RankPage.finish_step
 
 
-def due(schedule: SnapshotSchedule) -> bool:
+def due(schedule: SnapshotSchedule, is_on_its_way: bool) -> bool:
     steps = schedule._steps
-    is_due = _due(schedule)
+    is_due = _due(schedule, is_on_its_way)
     if not Switch.is_on:
         schedule._steps = steps  # the steps to the next snapshot are counted only while it is on
-    return is_due and Switch.is_on
+    return is_due and Switch.allows_snapshot
+
+
+def taken(schedule: SnapshotSchedule, seconds: float, is_on_its_way: bool) -> None:
+    _taken(schedule, seconds, is_on_its_way)
+    print(f"{SNAPSHOT} {Switch.step}", flush=True)
 
 
 def sample(launcher: Launcher, thread: int) -> None:
@@ -45,9 +57,12 @@ def waited(launcher: Launcher) -> float | None:
 
 def finish_step(page: RankPage, step: int) -> None:
     _finish_step(page, step)
+    Switch.step = step
     Switch.is_on = step // BLOCK % 2 == 0
+    Switch.allows_snapshot = Switch.is_on and step % BLOCK < BLOCK // 2
 
 
+SnapshotSchedule.taken = taken  # type: ignore[method-assign]
 SnapshotSchedule.due = due  # type: ignore[method-assign]
 Launcher._sample = sample  # type: ignore[method-assign]
 Launcher.waited = waited  # type: ignore[method-assign]

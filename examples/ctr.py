@@ -63,7 +63,13 @@ def loss(logits: Tensor, clicked: Tensor) -> Tensor:
 
 
 def job(
-    lr: float = 0.03, width: int = 8, batch: int = 256, steps: int = 300, topics: int = 100, ads: int = 20
+    lr: float = 0.03,
+    width: int = 8,
+    batch: int = 256,
+    steps: int = 300,
+    topics: int = 100,
+    ads: int = 20,
+    params: str = "none",
 ) -> oc.Job:
     return oc.Job(
         model=lambda: ClickModel(width, lr),
@@ -74,6 +80,7 @@ def job(
         schedule=oc.linear(warmup=10),
         clip=5.0,
         global_batch=batch,
+        params=params,
         steps=steps,
         metrics={"auc": oc.metric.auc()},
         evaluate=oc.Evaluate(lambda: Visits(100_000, 105_000, topics, ads), every=100, watch="auc", better="higher"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from onecurve.job.job import Evaluate, Job
     from onecurve.job.metric import Metric
     from onecurve.job.optimizer import LAMB, LARS, SGD, AdamW, Optimizer
+    from onecurve.job.params import Params
     from onecurve.job.save import Save
     from onecurve.job.schedule import constant, cosine, linear, linear_scaling, sqrt_scaling
     from onecurve.job.weighted import Weighted
@@ -45,6 +46,7 @@ __all__ = [
     "Metric",
     "OnecurveError",
     "Optimizer",
+    "Params",
     "Plan",
     "Save",
     "Weighted",
@@ -71,6 +73,7 @@ _HOMES = {
     "job.job": ("Evaluate", "Job"),
     "job.metric": ("Metric",),
     "job.optimizer": ("AdamW", "LAMB", "LARS", "Optimizer", "SGD"),
+    "job.params": ("Params",),
     "job.save": ("Save",),
     "job.schedule": ("constant", "cosine", "linear", "linear_scaling", "sqrt_scaling"),
     "job.weighted": ("Weighted",),

@@ -60,6 +60,7 @@ def job(
     width: int = 8,
     clip: float = 0.01,
     users: int = 1_000,
+    params: str = "none",
 ) -> oc.Job:
     return oc.Job(
         model=lambda: Clicks(width, optimizer),
@@ -70,4 +71,5 @@ def job(
         global_batch=batch,
         steps=steps,
         clip=clip,
+        params=params,
     )

@@ -40,7 +40,7 @@ def rows_created_by_evaluation() -> None:
     def create(self, table, ids, device):
         rows = original(self, table, ids, device)
         if not torch.is_grad_enabled():
-            store = self.stores[table.table]
+            store = self._holder_of[table.table].stores[table.table]
             states = torch.zeros(len(ids), table.optimizer.state_width(table.width))
             store.put(ids, store.get(ids), states, store.epoch)
         return rows
@@ -57,6 +57,6 @@ def none() -> None:
     pass
 
 
-def job(fault: str) -> oc.Job:
+def job(fault: str, params: str = "none") -> oc.Job:
     globals()[fault]()
-    return clicks.job()
+    return clicks.job(params=params)

@@ -29,6 +29,12 @@ def test_rows_are_those_of_a_parameter(optimizer: str) -> None:
     assert [verdict for verdict in result.verdicts if not verdict.holds] == []
 
 
+def test_rows_on_servers_are_those_of_a_parameter() -> None:
+    plans = ["mb8×2", "replicate2 mb(5,3)×2", "shard2 mb8", "replicate2 mb8 tables=user:replicated,item:served"]
+    result = oc.check(CLICKS, ["optimizer=adam", "params=local://2"], plans=plans, steps=4, quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+
+
 @pytest.mark.parametrize(
     ("fault", "plan"),
     [
@@ -40,8 +46,12 @@ def test_rows_are_those_of_a_parameter(optimizer: str) -> None:
         pytest.param("schedule_without_tables", "mb16", marks=pytest.mark.slow),
     ],
 )
-def test_check_finds_a_fault(fault: str, plan: str) -> None:
-    result = oc.check(JOBS / "mutated_tables.py", [f"fault={fault}"], plans=[plan], steps=3, quiet=True)
+@pytest.mark.parametrize("params", ["none", pytest.param("local://2", marks=pytest.mark.slow)])
+def test_check_finds_a_fault(fault: str, plan: str, params: str) -> None:
+    if params != "none" and (fault == "rows_created_by_evaluation" or "tables" in plan):
+        pytest.skip("servers create rows in updates only")
+    arguments = [f"fault={fault}", f"params={params}"]
+    result = oc.check(JOBS / "mutated_tables.py", arguments, plans=[plan], steps=3, quiet=True)
     (verdict,) = result.verdicts
     assert verdict.outcome == "differs", verdict
     assert verdict.size > 1e-6
@@ -62,10 +72,10 @@ def test_a_pattern_that_matches_no_table_is_refused() -> None:
         oc.check(CLICKS, plans=["replicate2 mb8 tables=usr:replicated"], quiet=True)
 
 
-def run(folder: Path, plan: str, steps: int) -> list[float]:
+def run(folder: Path, plan: str, steps: int, params: str = "none") -> list[float]:
     ended = python(
-        "-m", "onecurve", "run", str(CLICKS), "optimizer=adam", "users=2", f"steps={steps}", "--plan", plan,
-        "--no-check", "--out", str(folder), *(["--change", "steps"] if folder.exists() else []),
+        "-m", "onecurve", "run", str(CLICKS), "optimizer=adam", "users=2", f"steps={steps}", f"params={params}",
+        "--plan", plan, "--no-check", "--out", str(folder), *(["--change", "steps"] if folder.exists() else []),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     records = [json.loads(line) for line in records_file(folder, 0).read_text().splitlines()]
@@ -78,14 +88,17 @@ def run(folder: Path, plan: str, steps: int) -> list[float]:
         pytest.param(("replicate2 mb8 fp64", "mb16 fp64"), marks=pytest.mark.slow),
         pytest.param(("mb16 fp64", "shard2 mb8 fp64"), marks=pytest.mark.slow),
         ("shard2 mb8 fp64 tables=replicated", "replicate3 mb(6,5,5) fp64"),
+        ("shard2 mb8 fp64 tables=served", "replicate2 mb8 fp64 tables=row_sharded"),
+        ("mb16 fp64 tables=replicated", "replicate2 mb8 fp64 tables=served"),
     ],
 )
 def test_any_placement_loads_what_another_has_saved(tmp_path: Path, plans: tuple[str, str]) -> None:
     """Rows of items are updated by Adam, whose state and number of updates count too. There is one user: only one rank
     has a row of that table."""
     straight = run(tmp_path / "straight", "mb16 fp64", 12)
-    run(tmp_path / "split", plans[0], 6)
-    continued = run(tmp_path / "split", plans[1], 12)
+    params = "local://2" if any("served" in plan for plan in plans) else "none"
+    run(tmp_path / "split", plans[0], 6, params)
+    continued = run(tmp_path / "split", plans[1], 12, params)
     assert continued[-6:] == pytest.approx(straight[-6:], rel=1e-12)
     weights = [load_file(tmp_path / name / "weights.safetensors") for name in ("straight", "split")]
     for name, values in weights[0].items():

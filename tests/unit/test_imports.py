@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "runs": {"describe", "checkpoint"},
     "planner": PLANNER,
     "runtime": RUNTIME,
-    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report"},
+    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report", "servers"},
     "cli": {"verbs", "describe", "report"},
 }
 LIBRARIES = {

@@ -130,8 +130,13 @@ class Saver:
 
     @property
     def is_blocked(self) -> bool:
-        """True if a save still reads from the memory that the next snapshot needs."""
+        """True if the next snapshot has to wait: a save still reads its memory, or the last one is on its way."""
         return self._slots.is_blocked
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """True while the newest snapshot is being copied to another host."""
+        return self._slots.is_on_its_way
 
     def _root(self, point: SavePoint) -> Root:
         token = f"{self._generation}{self._count:08x}"

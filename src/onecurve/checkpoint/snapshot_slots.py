@@ -74,8 +74,12 @@ class SnapshotSlots:
         Otherwise the loss of a host could leave snapshots of different steps on different ranks.
         """
         following = self._slots[(self._newest + 1) % len(self._slots)]
-        is_copied = self._keeper is None or self._step is None or self._keeper.is_copied(self._step)
-        return (following is not None and following is self._held) or not is_copied
+        return (following is not None and following is self._held) or self.is_on_its_way
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """True while the newest snapshot is being copied to another host."""
+        return self._keeper is not None and self._step is not None and not self._keeper.is_copied(self._step)
 
     def hold(self, snapshot: Snapshot | None) -> None:
         """Do not overwrite this snapshot until another one, or None, is held."""

@@ -7,8 +7,9 @@ At the start of a connection both sides prove, with a challenge, that they know 
 3. client → server: its session and HMAC-SHA256 with the job's key over all of it.
 
 These three messages have fixed sizes and are compared, never decoded. From the key and the random bytes follow two
-keys that only this connection uses, one per direction. A later message is its length (4 bytes), JSON text, and
-HMAC-SHA256 over the number of the message, its length and its text.
+keys that only this connection uses, one per direction. A later message is its length (4 bytes), JSON text or data, and
+keyed BLAKE2b over the number of the message, its length and its content: snapshots of gigabytes are sent this way, and
+on processors without instructions for SHA it is about twice as fast.
 
 Protected: who lacks the key can neither get a message decoded nor read a value by asking for it. A message that was
 altered, repeated, left out, reordered, sent back to its sender or taken from another connection is refused and ends
@@ -18,6 +19,7 @@ Not protected: messages are not encrypted, so whoever can listen on the network 
 network can cut, delay or hold connections. Whoever has the key can do everything that a host of the job can.
 """
 
+import hashlib
 import hmac
 import secrets
 import struct
@@ -30,7 +32,7 @@ MAX_MESSAGE_BYTES = 8 * 2**20
 """Larger than the largest value in JSON, where a character may take six bytes."""
 SESSION_BYTES = 16
 HEADER_BYTES, CODE_BYTES = 4, 32
-_PROTOCOL = b"onecurve coordination 1\n"
+_PROTOCOL = b"onecurve coordination 2\n"
 _NONCE_BYTES = 32
 HELLO_BYTES = len(_PROTOCOL) + _NONCE_BYTES
 CHALLENGE_BYTES = _NONCE_BYTES + CODE_BYTES
@@ -50,19 +52,23 @@ class Channel:
 
     def seal(self, text: bytes) -> bytes:
         """Return the bytes to send for a message."""
-        if len(text) > MAX_MESSAGE_BYTES:
-            raise CoordinationError(f"a message has {len(text):,} bytes; the limit is {MAX_MESSAGE_BYTES:,}")
-        code = hmac.digest(self._send_key, _NUMBERED_HEADER.pack(self._sealed, len(text)) + text, "sha256")
-        self._sealed += 1
-        return _HEADER.pack(len(text)) + text + code
+        header, code = self.seal_around(text)
+        return header + text + code
 
-    def open(self, text: bytes, code: bytes | memoryview) -> bytes:
-        """Return the text of a received message; raise ChannelError if it is not the next one of the other side."""
-        expected = hmac.digest(self._receive_key, _NUMBERED_HEADER.pack(self._opened, len(text)) + text, "sha256")
-        if not hmac.compare_digest(code, expected):
+    def seal_around(self, content: bytes | memoryview) -> tuple[bytes, bytes]:
+        """Return what is sent before the content of a message and what is sent after it."""
+        size = len(content)
+        if size > MAX_MESSAGE_BYTES:
+            raise CoordinationError(f"a message has {size:,} bytes; the limit is {MAX_MESSAGE_BYTES:,}")
+        code = _message_code(self._send_key, self._sealed, content)
+        self._sealed += 1
+        return _HEADER.pack(size), code
+
+    def open(self, content: bytes | memoryview, code: bytes | memoryview) -> None:
+        """Raise ChannelError if this is not the content of the next message of the other side."""
+        if not hmac.compare_digest(code, _message_code(self._receive_key, self._opened, content)):
             raise ChannelError(f"message {self._opened + 1} was altered, repeated or out of order")
         self._opened += 1
-        return text
 
 
 class ChannelError(CoordinationError):
@@ -133,6 +139,12 @@ def _direction_keys(job_key: bytes, transcript: bytes) -> DirectionKeys:
     return DirectionKeys(
         _code(job_key, b"client to server", transcript), _code(job_key, b"server to client", transcript)
     )
+
+
+def _message_code(key: bytes, number: int, content: bytes | memoryview) -> bytes:
+    code = hashlib.blake2b(_NUMBERED_HEADER.pack(number, len(content)), digest_size=CODE_BYTES, key=key)
+    code.update(content)
+    return code.digest()
 
 
 def _code(job_key: bytes, purpose: bytes, data: bytes) -> bytes:

@@ -138,7 +138,8 @@ class Connection(asyncio.BufferedProtocol):
             end = start + message_bytes(data, position)
             if end + CODE_BYTES > len(data):
                 break
-            text = self._channel.open(bytes(data[start:end]), data[end : end + CODE_BYTES])
+            text = bytes(data[start:end])
+            self._channel.open(text, data[end : end + CODE_BYTES])
             position = end + CODE_BYTES
             self.message_received(_decode(text))
         return position

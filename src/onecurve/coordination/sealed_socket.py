@@ -8,12 +8,14 @@ from onecurve.coordination.channel import (
     CHALLENGE_BYTES,
     CODE_BYTES,
     HEADER_BYTES,
-    MAX_MESSAGE_BYTES,
     SESSION_BYTES,
     Channel,
     ClientHandshake,
     message_bytes,
 )
+
+_PIECE_BYTES = 2**20
+"""Fits in a processor's cache, where it is read again after it was hashed."""
 
 
 class SealedSocket:
@@ -31,21 +33,29 @@ class SealedSocket:
         self._socket.sendall(self._channel.seal(text))
 
     def receive(self) -> bytes:
-        length = message_bytes(memoryview(_receive(self._socket, HEADER_BYTES)), 0)
-        return self._channel.open(_receive(self._socket, length), _receive(self._socket, CODE_BYTES))
+        text = _receive(self._socket, self._announced())
+        self._channel.open(text, _receive(self._socket, CODE_BYTES))
+        return text
 
     def send_all(self, data: memoryview) -> None:
         """Send data of any size, in several messages."""
         for begin, end in _pieces(len(data)):
-            self.send(bytes(data[begin:end]))
+            piece = data[begin:end]
+            header, code = self._channel.seal_around(piece)
+            for part in (header, piece, code):  # no copy of the data is made
+                self._socket.sendall(part)
 
     def receive_into(self, target: memoryview) -> None:
-        """Receive what `send_all` has sent; it must have the size of `target`."""
+        """Receive what `send_all` has sent; it must have the size of `target`.
+
+        If this raises, `target` may hold data that somebody else has sent.
+        """
         for begin, end in _pieces(len(target)):
-            piece = self.receive()
-            if len(piece) != end - begin:
-                raise ConnectionError(f"{len(piece)} bytes arrived instead of {end - begin}")
-            target[begin:end] = piece
+            length = self._announced()
+            if length != end - begin:
+                raise ConnectionError(f"{length} bytes arrive instead of {end - begin}")
+            _fill(self._socket, target[begin:end])
+            self._channel.open(target[begin:end], _receive(self._socket, CODE_BYTES))
 
     def shut_down(self) -> None:
         """Wake a thread that is sending or receiving."""
@@ -53,6 +63,10 @@ class SealedSocket:
 
     def close(self) -> None:
         self._socket.close()
+
+    def _announced(self) -> int:
+        """Receive the header of the next message; return the size of its content."""
+        return message_bytes(memoryview(_receive(self._socket, HEADER_BYTES)), 0)
 
 
 def connect_with_key(host: str, port: int, key: bytes, seconds: float) -> tuple[socket.socket, Channel]:
@@ -72,15 +86,19 @@ def connect_with_key(host: str, port: int, key: bytes, seconds: float) -> tuple[
 
 
 def _pieces(size: int) -> Iterator[tuple[int, int]]:
-    for begin in range(0, size, MAX_MESSAGE_BYTES):
-        yield begin, min(begin + MAX_MESSAGE_BYTES, size)
+    for begin in range(0, size, _PIECE_BYTES):
+        yield begin, min(begin + _PIECE_BYTES, size)
 
 
 def _receive(connected: socket.socket, size: int) -> bytes:
-    received = bytearray()
-    while len(received) < size:
-        piece = connected.recv(size - len(received))
-        if not piece:
-            raise ConnectionError("the connection was closed")
-        received += piece
+    received = bytearray(size)
+    _fill(connected, memoryview(received))
     return bytes(received)
+
+
+def _fill(connected: socket.socket, target: memoryview) -> None:
+    while target:
+        received = connected.recv_into(target)
+        if not received:
+            raise ConnectionError("the connection was closed")
+        target = target[received:]

@@ -20,7 +20,7 @@ Sharding = Literal["zero3", "zero2"]
 Recompute = Literal["none", "selective", "full"]
 Compress = Literal["none", "bf16", "fp16"]
 Schedule = Literal["1f1b", "gpipe", "interleaved", "zero-bubble"]
-TablePlacement = Literal["replicated", "row_sharded"]
+TablePlacement = Literal["replicated", "row_sharded", "served"]
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,9 @@ class Plan:
         stages: Number of blocks in each pipeline stage; stage s runs on pipeline rank s modulo `pipeline`. Not part of
             the short form. Default: derived from the model.
         tables: Where the rows of the model's embedding tables are, by a pattern of their names: `"replicated"` on all
-            ranks, or `"row_sharded"`, each on one. In the short form: `tables=row_sharded`, or
-            `tables=user:replicated,*:row_sharded`. Default: `row_sharded`.
+            ranks, `"row_sharded"`, each on one, or `"served"`, on the job's row servers. In the short form:
+            `tables=row_sharded`, or `tables=user:replicated,*:row_sharded`. Default: `served` if the job has `params`,
+            otherwise `row_sharded`.
 
     Example::
 
@@ -162,6 +163,11 @@ class Plan:
         if self.tables:
             words.append(f"tables={_tables_text(self.tables)}")
         return " ".join(words)
+
+    @property
+    def is_served(self) -> bool:
+        """True if the rows of some embedding tables are on servers."""
+        return "served" in self.tables.values()
 
     def table_placement(self, table: str) -> TablePlacement:
         """Where the rows of a table are: as the first pattern says that matches its name."""

@@ -13,6 +13,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
+from onecurve.job.params import Params
 from onecurve.job.save import Save
 from onecurve.job.schedule import AnySchedule, Schedule
 from onecurve.job.weighted import Weighted
@@ -117,6 +118,8 @@ class Job:
             that the model's constructor sets.
         save: When to save checkpoints and how many to keep, as a `onecurve.Save`. None saves no checkpoints, only the
             final weights. Default: `Save()`, every ten minutes.
+        params: Servers for the rows of the model's embedding tables: `"local://2"`, or a `onecurve.Params`. Default:
+            None or `"none"`, the ranks hold the rows.
         seed: Seed of the initial weights, the sample order, augmentation and dropout. Default: 0.
 
     Example::
@@ -147,6 +150,7 @@ class Job:
     buffers: Buffers | None = None
     weights: str | Path | None = None
     save: Save | None = field(default_factory=Save)
+    params: str | Params | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -160,6 +164,13 @@ class Job:
     def optimizers(self) -> dict[str, OptimizerFactory]:
         """Optimizer factories by the name of the model's child that they update; "" stands for the full model."""
         return dict(self.optimizer) if isinstance(self.optimizer, Mapping) else {"": self.optimizer}
+
+    @property
+    def row_servers(self) -> Params | None:
+        """The servers of the model's embedding tables; None if the ranks hold the rows."""
+        if isinstance(self.params, str):
+            return Params(self.params) if self.params != "none" else None
+        return self.params
 
     @property
     def manual_backward(self) -> bool:
@@ -207,6 +218,11 @@ class Job:
             raise OnecurveError(f"Job: buffers must be 'average' or None, got {self.buffers!r}")
         if self.weights is not None and not isinstance(self.weights, str | Path):
             raise OnecurveError(f"Job: weights must be the path of a file or folder, got {type(self.weights).__name__}")
+        if self.params is not None and not isinstance(self.params, str | Params):
+            raise OnecurveError(
+                f"Job: params must be an address such as 'local://2' or a onecurve.Params, got {self.params!r}"
+            )
+        self.row_servers  # noqa: B018 - refuses an address that is none
         if self.save is not None and not isinstance(self.save, Save):
             raise OnecurveError(
                 "Job: save must be a onecurve.Save, for example onecurve.Save(every=500), or None for no checkpoints; "

@@ -19,3 +19,6 @@ class RowTables(Protocol):
 
     def update(self, factor: float, lr_factor: float) -> None:
         """Update the rows. `factor`: of all gradients, as for the parameters; `lr_factor`: the schedule's."""
+
+    def skip(self) -> None:
+        """Drop the gradients of the step, because it was not finite. Each step ends with `update` or `skip`."""

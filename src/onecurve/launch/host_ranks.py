@@ -20,6 +20,7 @@ from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.rank_observer import RankObserver
 from onecurve.launch.rank_process import RankProcess
 from onecurve.launch.rank_watch import POLL_SECONDS, RankWatch
+from onecurve.launch.row_servers import LocalRowServers
 from onecurve.launch.snapshot_sender import SnapshotSender
 from onecurve.launch.snapshots import Snapshots
 from onecurve.launch.template_process import TemplateProcess
@@ -56,6 +57,7 @@ class HostRanks:
         self._stragglers: list[Straggler] = []
         """Ranks that are slow, of which nobody has been told."""
         self._kernel_kills = KernelKills()
+        self._row_servers = LocalRowServers()
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 
@@ -180,11 +182,13 @@ class HostRanks:
             self._close_channel(rank)
         await self._changed_until(lambda: all(rank.has_exited for rank in self._ranks), _EXIT_SECONDS)
         self.kill()
+        self._row_servers.close()
 
     def close(self) -> None:
-        """Kill the ranks that still live, and forget them all."""
+        """Kill the ranks and row servers that still live, and forget them all."""
         for rank in self._ranks:
             self._drop(rank)
+        self._row_servers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -211,6 +215,7 @@ class HostRanks:
             on_slot=self._on_slot,
             kernel_killed=self._kernel_kills.explain,
             on_straggler=lambda straggler: self._stragglers.append(straggler),
+            row_servers=self._row_servers.start,
         )
         with other:
             rank.number = self._template.fork(self.verb, self._request, other.fileno(), partial(self._on_report, rank))

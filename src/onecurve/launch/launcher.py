@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from onecurve.describe.assignment import Assignment
 from onecurve.describe.convert import from_plain
-from onecurve.describe.errors import CorruptedReplicaError, SignalName
+from onecurve.describe.errors import CorruptedReplicaError, OnecurveError, SignalName
+from onecurve.describe.row_servers import RowServerAddress
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.failure_report import lost_connection, report_of
 from onecurve.launch.message_socket import Message, MessageSocket
@@ -44,6 +45,7 @@ class Launcher:
         self._channel = channel
         self._sending = threading.Lock()
         self._assignments: SimpleQueue[tuple[Assignment, Mapping[int, SnapshotMemory]] | None] = SimpleQueue()
+        self._row_servers: SimpleQueue[RowServerAddress | None] = SimpleQueue()
         self._received: dict[int, SnapshotMemory] = {}
         self._here: Mapping[int, SnapshotMemory] = {}
         """The snapshots of this host that the generation continues from, by the rank that wrote them."""
@@ -160,6 +162,16 @@ class Launcher:
         """
         self._send({"straggles": {"speed": speed, "seconds": seconds}})
 
+    def row_servers(self, count: int) -> RowServerAddress:
+        """Have at least so many row servers on this host; return where they are found."""
+        self._send({"row_servers": count})
+        while self._watcher is None and self._row_servers.empty():
+            self._take(self._channel.receive())
+        address = self._row_servers.get()
+        if address is None:
+            raise OnecurveError("the launcher is gone")
+        return address
+
     def say(self, text: str) -> None:
         """Show a short text to the user."""
         self._send({"say": text})
@@ -251,6 +263,9 @@ class Launcher:
         """Take in a message; None if the launcher is gone."""
         if message is None:
             self._assignments.put(None)
+            self._row_servers.put(None)
+        elif "row_servers" in message:
+            self._row_servers.put(from_plain(RowServerAddress, message["row_servers"], "row servers"))
         elif "assignment" in message:
             snapshots, self._received = self._received, {}
             self._assignments.put((from_plain(Assignment, message["assignment"], "assignment"), snapshots))

@@ -9,6 +9,7 @@ from onecurve.describe.assignment import Assignment, RankFailure
 from onecurve.describe.convert import to_plain
 from onecurve.describe.errors import SignalName
 from onecurve.describe.host import Straggler
+from onecurve.describe.row_servers import RowServerAddress
 from onecurve.device.snapshot_memory import SnapshotMemory
 from onecurve.launch.message_socket import Message, MessageSocket
 from onecurve.launch.process import kill_process
@@ -34,6 +35,8 @@ class RankProcess:
     """True if the kernel has just killed a process for want of memory, which is taken for this one."""
     on_straggler: Callable[[Straggler], None]
     """Told that the others wait for the rank most of the time, or no longer do."""
+    row_servers: Callable[[int], RowServerAddress]
+    """Starts row servers, at least so many; returns where they are found."""
     pid: int | None = None
     """None until the template has reported it, and after the process has ended."""
     page: RankPage | None = None
@@ -137,6 +140,8 @@ class RankProcess:
             self.stack = StackDump(self.channel.take_descriptor())
         elif "slot" in message:
             self.on_slot(self, message)
+        elif "row_servers" in message:
+            self.channel.send({"row_servers": to_plain(self.row_servers(message["row_servers"]))})
         elif "straggles" in message:
             self.on_straggler(Straggler(rank=self.rank, **message["straggles"]))
         else:

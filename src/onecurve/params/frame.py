@@ -31,10 +31,13 @@ _PLACE = struct.Struct("<BBQ")
 _ALIGNMENT = 64
 _DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32)
 _MAX_DIMENSIONS = 2
+_MAX_WIDTH = 1 << 20
+"""Of rows that are not there."""
 _KINDS: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         messages.Pull,
+        messages.Read,
         messages.Push,
         messages.Rows,
         messages.Pushed,
@@ -98,7 +101,9 @@ def decode(body: bytes | memoryview, tensors: bytearray) -> list[Message]:
         if begin % _ALIGNMENT or begin + count * _DTYPES[dtype].itemsize > len(tensors):
             raise FrameError("a frame has a tensor that is longer than the frame")
         if count == 0:
-            return torch.empty(shape if max(shape) <= len(tensors) else (0,) * dimensions, dtype=_DTYPES[dtype])
+            if max(shape) > _MAX_WIDTH:
+                raise FrameError("a frame has an empty tensor of an absurd shape")
+            return torch.empty(shape, dtype=_DTYPES[dtype])
         return torch.frombuffer(tensors, dtype=_DTYPES[dtype], count=count, offset=begin).view(shape)
 
     try:

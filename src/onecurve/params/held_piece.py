@@ -16,13 +16,19 @@ class PieceRows(Protocol[Part]):
     def add(self, step: ReadyStep[Part]) -> None:
         """Add a step to the rows."""
 
+    def can_go_back(self, step: int) -> bool:
+        """True if all that was changed after this step is kept."""
+
     def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
-        """Take away all steps after this one; return them. Raises an OnecurveError if that is not possible."""
+        """Take away all steps after this one; return them."""
 
     def forget(self, step: int) -> None:
         """The rows will not go back to before this step."""
 
     def get(self, ids: Any) -> Any: ...
+
+    def read(self, slots: tuple[int, int], since: int, limit: int) -> Any:
+        """All rows of some slots that have changed in this step or later, as many as the limit allows."""
 
     def squares(self, step: int, parts: Sequence[Part]) -> Any:
         """The squares of the gradients of a step, summed over the ranks."""
@@ -80,9 +86,12 @@ class HeldPiece(Generic[Part]):
         self.confirmed.clear()
         self.has_joined = False
 
-    def enter(self, crew: RowCrew) -> None:
-        """Follow a later crew."""
+    def enter(self, crew: RowCrew) -> bool:
+        """Follow a later crew; return False if that is not possible, because this copy lacks steps that it needs, or
+        what later ones have changed is no longer kept."""
         base = self.log.base_of(crew)
+        if not self.log.reaches(crew) or (self.log.applied > base and not self.rows.can_go_back(base)):
+            return False
         self.log.enter(crew, self.rows.go_back(base) if self.log.applied > base else ())
         self.waiting.clear()
         self.unanswered.clear()
@@ -90,3 +99,4 @@ class HeldPiece(Generic[Part]):
             server: {(step, rank) for step, rank in known if step <= crew.start}
             for server, known in self.confirmed.items()
         }
+        return True

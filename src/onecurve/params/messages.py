@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from onecurve.params.step_log import RowCrew, StepLog, StepVerdict
+from onecurve.job.row_point import StepVerdict
+from onecurve.params.step_log import RowCrew, StepLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,18 @@ class Pull(RankMessage):
     number: int = 0
     """Of the pulls of this step."""
     ids: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read(Pull):
+    """A rank asks for all rows of some slots with their states, to save them."""
+
+    slots: tuple[int, int] = (0, 0)
+    """The first one, and the first one after them."""
+    since: int = 0
+    """Only those that have changed in this step or later."""
+    limit: int = 0
+    """About how many bytes the answer may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +90,9 @@ class Pushed(Answer):
 @dataclass(frozen=True, kw_only=True)
 class Refused(Message):
     """The sender has another view, is not the one to ask, or belongs to an earlier crew. `epoch`: the server's."""
+
+    lost: int | None = None
+    """If a crew begins at a step whose rows the server does not have: that step."""
 
 
 @dataclass(frozen=True, kw_only=True)

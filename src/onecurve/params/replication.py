@@ -24,6 +24,7 @@ from onecurve.params.messages import (
     Push,
     Pushed,
     RankMessage,
+    Read,
     Refused,
     Relay,
     Relayed,
@@ -40,7 +41,7 @@ class RowServer(Generic[Part]):
     def __init__(self, name: str, crew: RowCrew, staleness: int, make_rows: MakeRows[Part]) -> None:
         """`crew`: the first one."""
         self.name, self._crew, self._staleness, self._make_rows = name, crew, staleness, make_rows
-        self.view = View(0, {})
+        self.view = View(epoch=0, pieces={})
         self._pieces: dict[int, HeldPiece[Part]] = {}
 
     def _create(self, piece: int, end: int) -> None:
@@ -62,8 +63,10 @@ class RowServer(Generic[Part]):
         if view.epoch <= self.view.epoch:
             return []
         before, self.view = self.view, view
-        if before.epoch == 0:
+        if before.epoch == 0 or before.restarts != view.restarts:
             # To have a place in the first view that it sees, without having joined, it was there from the beginning.
+            for begin in [*self._pieces]:
+                self._drop(begin)
             for begin, piece in view.pieces.items():
                 if self.name in (piece.primary, piece.backup):
                     self._create(begin, piece.end)
@@ -129,8 +132,8 @@ class RowServer(Generic[Part]):
             return self._refuse(message)
         own = self._pieces[message.piece]
         crew = _crew_of(message)
-        if crew is not None and crew.number > own.log.crew.number:
-            own.enter(crew)
+        if crew is not None and crew.number > own.log.crew.number and not own.enter(crew):
+            return self._refuse(message, lost=crew.start)
         if crew is not None and crew.number < own.log.crew.number:
             return self._refuse(message)
         if isinstance(message, Relay):
@@ -139,10 +142,10 @@ class RowServer(Generic[Part]):
             return self._refuse(message)
         return list(self._take_as_primary(message))
 
-    def _refuse(self, message: Message) -> list[Sent]:
+    def _refuse(self, message: Message, lost: int | None = None) -> list[Sent]:
         if isinstance(message, Refused | Answer | Relayed | Copied):
             return []
-        return [(message.sender, Refused(epoch=self.view.epoch, piece=message.piece, sender=self.name))]
+        return [(message.sender, Refused(epoch=self.view.epoch, piece=message.piece, sender=self.name, lost=lost))]
 
     def _take_copy(self, message: Copy, end: int) -> list[Sent]:
         """Copies may come late and in any order: nothing that is known is forgotten."""
@@ -310,7 +313,9 @@ class RowServer(Generic[Part]):
                     step=pull.step,
                     rank=pull.rank,
                     number=pull.number,
-                    rows=own.rows.get(pull.ids),
+                    rows=own.rows.read(pull.slots, pull.since, pull.limit)
+                    if isinstance(pull, Read)
+                    else own.rows.get(pull.ids),
                 )
                 sent.append((pull.sender, rows))
             elif needed > own.log.applied:

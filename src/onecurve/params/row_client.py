@@ -3,19 +3,23 @@
 import selectors
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import torch
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.slots import SLOTS
+from onecurve.job.row_point import StepVerdict
 from onecurve.params.frame import HEADER_BYTES, decode, encode, lengths
-from onecurve.params.messages import Answer, Message, Pull, Push, Pushed, Refused, Rows
-from onecurve.params.served_rows import Gradients
+from onecurve.params.messages import Answer, Message, Pull, Push, Pushed, Read, Refused, Rows
+from onecurve.params.served_rows import RowsRead
 from onecurve.params.slots import slots_of
-from onecurve.params.step_log import RowCrew, StepVerdict
+from onecurve.params.step_log import RowCrew
+from onecurve.params.table_holder import Gradients
 from onecurve.params.view import View
 
 _LOOK_SECONDS = 0.02
@@ -23,7 +27,20 @@ _LOOK_SECONDS = 0.02
 _PAUSE_SECONDS = 0.002
 _READ_BYTES = 1 << 20
 
+_READ_LIMIT = 1 << 26
+"""Bytes of rows that are read at once."""
+
 Kind = TypeVar("Kind", bound=Answer)
+
+
+class RowsLostError(OnecurveError):
+    """No server has some of the rows that a rank needs."""
+
+    def __init__(self, slots: Sequence[range], step: int | None) -> None:
+        """`step`: the one after which they are needed; None if there is no copy at all."""
+        names = ", ".join(f"{each.start} to {each.stop - 1}" for each in slots)
+        what = "all servers that had them are gone" if step is None else f"no server can go back to row step {step}"
+        super().__init__(f"the rows of the embedding tables in slots {names} are lost: {what}")
 
 
 class Views(Protocol):
@@ -36,13 +53,22 @@ class RowClient:
     """One per rank and crew. All ranks of the crew must push every step."""
 
     def __init__(
-        self, name: str, rank: int, crew: RowCrew, views: Views, connect: Callable[[str], socket.socket]
+        self,
+        name: str,
+        rank: int,
+        crew: RowCrew,
+        views: Views,
+        connect: Callable[[str], socket.socket],
+        check: Callable[[], object] = lambda: None,
     ) -> None:
-        """`name`: what servers call this rank. `connect`: address of a server → a connection."""
+        """`name`: what servers call this rank. `connect`: address of a server → a connection. `check`: called every now
+        and then while an answer is awaited; what it raises ends the waiting."""
         self._name, self._rank, self._crew, self._views, self._connect = name, rank, crew, views, connect
+        self._check = check
         self._connections: dict[str, _Connection] = {}
         self._selector = selectors.DefaultSelector()
-        self._verdicts: dict[int, StepVerdict] = {}
+        self.verdicts: dict[int, StepVerdict] = {}
+        """On the latest steps."""
         self._pulls = 0
         self.received = crew.start
         """The newest step all of whose rows this rank has received."""
@@ -51,9 +77,9 @@ class RowClient:
 
     def decide(self, step: int, verdict: StepVerdict, staleness: int = 0) -> None:
         """Note the verdict on a step; the servers are told with the next request."""
-        self._verdicts[step] = verdict
-        for old in [number for number in self._verdicts if number < step - 1 - staleness]:
-            del self._verdicts[old]
+        self.verdicts[step] = verdict
+        for old in [number for number in self.verdicts if number < step - 1 - staleness]:
+            del self.verdicts[old]
 
     def pull(self, step: int, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the rows of these ids, which are distinct, as they must be for a step."""
@@ -102,6 +128,34 @@ class RowClient:
         self._ask(Pushed, step, torch.ones(SLOTS, dtype=torch.bool), question, take, lambda _: True)
         return squares if are_told else None
 
+    def read(self, step: int, slots: range, since: int, limit: int | None = None) -> Iterator[RowsRead]:
+        """Yield all rows of some slots that have changed in the step `since` or later, as they must be for a step.
+
+        `limit`: about how many bytes are read at once; 0 to count the rows only.
+        """
+        begin, limit = slots.start, _READ_LIMIT if limit is None else limit
+        while begin < slots.stop:
+            read, end = self._read_from(step, range(begin, slots.stop), since, limit)
+            yield read
+            begin = read.end if limit else end
+
+    def _read_from(self, step: int, slots: range, since: int, limit: int) -> tuple[RowsRead, int]:
+        """Read from the piece that has the first of these slots. Return also the first slot that is not in it."""
+        self._pulls += 1
+        number, found = self._pulls, list[tuple[RowsRead, int]]()
+        wanted = torch.zeros(SLOTS, dtype=torch.bool)
+        wanted[slots.start] = True
+
+        def question(_: int, end: int, about: Mapping[str, Any]) -> Message:
+            part = slots.start, min(end, slots.stop)
+            return Read(**about, step=step, number=number, slots=part, since=since, limit=limit)
+
+        def take(answer: Rows, _: int, end: int) -> None:
+            found.append((msgspec.convert(answer.rows, RowsRead), min(end, slots.stop)))
+
+        self._ask(Rows, step, wanted, question, take, lambda answer: answer.number == number)
+        return found[0]
+
     def close(self) -> None:
         for name in [*self._connections]:
             self._drop(name)
@@ -118,13 +172,18 @@ class RowClient:
     ) -> None:
         """Ask the primaries of all wanted slots until each has answered."""
         while bool(wanted.any()):
+            self._check()
             view = self._views.current()
+            self._refuse_lost(view, wanted)
             self._send_questions(view, wanted, question)
             while bool(wanted.any()) and self._views.current().epoch == view.epoch:
                 is_refused = False
+                self._check()
                 for message in self._receive():
                     if isinstance(message, Refused):
                         is_refused = True
+                        if message.lost is not None and message.epoch == view.epoch and message.piece in view.pieces:
+                            raise RowsLostError([range(message.piece, view.pieces[message.piece].end)], message.lost)
                     elif isinstance(message, kind) and message.step == step and message.crew == self._crew.number:
                         piece = view.pieces.get(message.piece)
                         if message.epoch == view.epoch and piece is not None and is_ours(message):
@@ -139,6 +198,15 @@ class RowClient:
                 ):
                     break  # ask again
 
+    def _refuse_lost(self, view: View, wanted: Tensor) -> None:
+        lost = [
+            range(begin, piece.end)
+            for begin, piece in view.pieces.items()
+            if not piece.primary and bool(wanted[begin : piece.end].any())
+        ]
+        if lost:
+            raise RowsLostError(lost, None)
+
     def _send_questions(
         self, view: View, wanted: Tensor, question: Callable[[int, int, Mapping[str, Any]], Message]
     ) -> None:
@@ -150,7 +218,7 @@ class RowClient:
             "crew": self._crew,
             "received": self.received,
             "kept": self.kept,
-            "verdicts": self._verdicts,
+            "verdicts": self.verdicts,
         }
         for begin, piece in view.pieces.items():
             if bool(wanted[begin : piece.end].any()):

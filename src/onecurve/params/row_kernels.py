@@ -201,12 +201,14 @@ def drop(slab: Slab, begin: int, end: int) -> None:
 
 
 @_compiled
-def put(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values: NDArray[Any], epoch: int) -> None:
-    """Set rows with their states, as changed in an epoch; create those that do not exist."""
+def put(
+    slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values: NDArray[Any], epochs: NDArray[np.int32]
+) -> None:
+    """Set rows with their states, as changed in these epochs; create those that do not exist."""
     for at in range(ids.size):
         position = _obtain(slab, width, key, ids[at])
         slab.values[position] = values[at]
-        slab.changed_in[position] = epoch
+        slab.changed_in[position] = epochs[at]
 
 
 @_compiled

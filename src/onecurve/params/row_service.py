@@ -14,7 +14,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.params.frame import HEADER_BYTES, FrameError, decode, encode, lengths
 from onecurve.params.messages import Copy, Message, Refused, Relay, Sent
 from onecurve.params.replication import RowServer
-from onecurve.params.served_rows import Gradients
+from onecurve.params.table_holder import Gradients
 from onecurve.params.view import View
 
 Connect = Callable[[str], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -35,11 +35,14 @@ class RowService:
         connect: Connect,
         on_dead: Callable[[str], None],
         on_joined: Callable[[int, Mapping[int, str]], None],
+        on_failure: Callable[[Exception], None],
     ) -> None:
         """`connect`: opens a connection to another server. `on_dead`: told that nobody listens at the address of one.
         `on_joined`: told about pieces of which this server is primary, each with the server that can take part in the
-        view that follows this epoch."""
+        view that follows this epoch. `on_failure`: told about an error of this server: what it has done is not known,
+        so it must end."""
         self._server, self._connect, self._on_dead, self._on_joined = server, connect, on_dead, on_joined
+        self._on_failure = on_failure
         self._told: tuple[int, Mapping[int, str]] = (0, {})
         """The epoch, and who had joined, when it was told last."""
         self._askers: dict[str, asyncio.StreamWriter] = {}
@@ -78,10 +81,17 @@ class RowService:
                 messages = await read_frame(reader)
                 if any(message.sender != peer for message in messages):
                     raise FrameError(f"{peer} has sent a message of somebody else")
-                self._send([sent for message in messages for sent in self._server.take(message)])
+                self._send(self._take(messages))
                 if any(isinstance(message, Refused) for message in messages):
                     self._remind_soon()
                 self._tell_joined()
+
+    def _take(self, messages: Iterable[Message]) -> list[Sent]:
+        try:
+            return [sent for message in messages for sent in self._server.take(message)]
+        except Exception as error:
+            self._on_failure(error)
+            raise
 
     def _send(self, sent: Iterable[Sent]) -> None:
         """Send messages, one frame for each receiver. Whoever is gone asks again when it is back."""

@@ -65,6 +65,11 @@ class RowStore:
         return torch.Size([self.table.width]), torch.Size([self._states])
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row with its state and its id."""
+        return int(self._slab.values.itemsize * self._slab.values.shape[1] + 8)
+
+    @property
     def ids(self) -> Tensor:
         """The ids of all rows, by their positions: in the order in which they were created, if no slot was dropped."""
         return torch.from_numpy(self._slab.ids[: self._lines])
@@ -105,6 +110,10 @@ class RowStore:
         """Return the positions of the rows that have changed in this epoch or later; all of them for epoch 0."""
         return torch.from_numpy(np.flatnonzero(self._slab.changed_in[: self._lines] >= epoch))
 
+    def changed_in(self, positions: Tensor) -> Tensor:
+        """Return the epochs in which the rows at these positions were changed last."""
+        return torch.from_numpy(self._slab.changed_in[positions.numpy()])
+
     def contents(self, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return copies of the ids, rows and states at these positions."""
         positions = order.numpy()
@@ -118,11 +127,12 @@ class RowStore:
         self._kernels.get_values(self._slab, self.table.width, self._key, ids.contiguous().numpy(), values)
         return torch.from_numpy(values)
 
-    def put_values(self, ids: Tensor, values: Tensor) -> None:
-        """Set rows and their states, as `values` returns them; ids are distinct."""
-        self._refuse_too_many(ids.numel())
-        numbers = _numpy(values, self.dtype)
-        self._kernels.put(self._slab, self.table.width, self._key, ids.contiguous().numpy(), numbers, self.epoch)
+    def put_values(self, ids: Tensor, values: Tensor, epochs: Tensor | None = None) -> None:
+        """Set rows and their states, as `values` returns them; ids are distinct. `epochs`: in which each was changed;
+        None for the current one."""
+        if epochs is None:
+            epochs = torch.full((ids.numel(),), self.epoch)
+        self._put(ids, values.to(self.dtype), epochs)
 
     def in_slots(self, slots: range) -> Tensor:
         """Return the positions of all rows in these slots, which are consecutive."""
@@ -140,9 +150,13 @@ class RowStore:
 
     def put(self, ids: Tensor, rows: Tensor, states: Tensor, epoch: int) -> None:
         """Set rows and their states, as changed in an epoch; ids are distinct."""
-        self._refuse_too_many(ids.numel())
         values = torch.cat([rows.to(self.dtype), states.to(self.dtype)], dim=1)
-        self._kernels.put(self._slab, self.table.width, self._key, ids.contiguous().numpy(), values.numpy(), epoch)
+        self._put(ids, values, torch.full((ids.numel(),), epoch))
+
+    def _put(self, ids: Tensor, values: Tensor, epochs: Tensor) -> None:
+        self._refuse_too_many(ids.numel())
+        arrays = ids.contiguous().numpy(), values.contiguous().numpy(), _numpy(epochs, torch.int32)
+        self._kernels.put(self._slab, self.table.width, self._key, *arrays)
 
     def _reserve(self) -> "tuple[Slab, int]":
         """The memory of the table, and the number of rows that it has room for."""

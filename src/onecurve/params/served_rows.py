@@ -7,14 +7,11 @@ import msgspec
 import torch
 from torch import Tensor
 
-from onecurve.describe.errors import OnecurveError
 from onecurve.params.exchange import sum_by_id
 from onecurve.params.row_store import RowStore
 from onecurve.params.slots import slots_of
 from onecurve.params.step_log import ReadyStep
-
-Gradients = Mapping[str, tuple[Tensor, Tensor]]
-"""By table: ids, which are distinct, and the gradients of their rows."""
+from onecurve.params.table_holder import Gradients
 
 
 @dataclass(frozen=True)
@@ -29,13 +26,34 @@ class DoneStep:
 
 
 @dataclass(frozen=True)
+class StoredRows:
+    """Rows of one table, all or some of them."""
+
+    ids: Tensor
+    values: Tensor
+    """The rows, with their states."""
+    changed_in: Tensor
+    """The steps in which they were changed last."""
+
+
+@dataclass(frozen=True)
 class PieceContents:
     """A copy of a piece."""
 
-    values: Mapping[str, tuple[Tensor, Tensor]]
-    """By table: ids, and their rows with states."""
+    tables: Mapping[str, StoredRows]
     updates: int
     done: Sequence[DoneStep]
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """What a rank gets that reads rows to save them."""
+
+    tables: Mapping[str, StoredRows]
+    end: int
+    """The first slot that it has not got."""
+    counts: Mapping[str, tuple[int, int]]
+    """By table, of all slots that it has asked for: rows that have changed, and all rows."""
 
 
 @dataclass
@@ -58,8 +76,8 @@ class ServedRows:
         if contents is None:
             return rows
         copy = msgspec.convert(contents, PieceContents, from_attributes=True)
-        for name, (ids, values) in copy.values.items():
-            stores[name].put_values(ids, values)
+        for name, stored in copy.tables.items():
+            stores[name].put_values(stored.ids, stored.values, stored.changed_in)
         rows.updates, rows.done = copy.updates, [*copy.done]
         return rows
 
@@ -68,13 +86,20 @@ class ServedRows:
         changed: dict[str, tuple[Tensor, Tensor]] = {}
         updates = self.updates
         if not step.verdict.is_skipped:
-            self.updates += 1
-            for name, (ids, gradients) in (sums or self._summed(step.parts)).items():
+            self.updates = step.verdict.updates if step.verdict.is_load else self.updates + 1
+            for name, (ids, lines) in (sums or self._summed(step.parts)).items():
                 store = self.stores[name]
+                store.epoch = step.step
                 changed[name] = ids, store.values(ids)
+                if step.verdict.is_load:
+                    store.put_values(ids, lines)
+                    continue
                 rate = store.table.optimizer.lr * step.verdict.lr_factor
-                store.update(ids, gradients * step.verdict.factor, rate, self.updates)
+                store.update(ids, lines * step.verdict.factor, rate, self.updates)
         self.done.append(DoneStep(step, updates, changed))
+
+    def can_go_back(self, step: int) -> bool:
+        return any(done.ready.step == step + 1 for done in self.done)
 
     def go_back(self, step: int) -> Sequence[ReadyStep[Gradients]]:
         self.sums.clear()
@@ -85,8 +110,6 @@ class ServedRows:
             for name, (ids, values) in last.values.items():
                 self.stores[name].put_values(ids, values)
             undone.insert(0, last.ready)
-        if not undone or undone[0].step != step + 1:
-            raise OnecurveError(f"embedding tables cannot go back to step {step}: what changed since is not kept")
         return undone
 
     def forget(self, step: int) -> None:
@@ -108,11 +131,27 @@ class ServedRows:
         return total
 
     def copy(self) -> PieceContents:
-        values = {}
+        tables = {name: _stored(store, store.in_slots(self.slots)) for name, store in self.stores.items()}
+        return PieceContents(tables, self.updates, [*self.done])
+
+    def read(self, slots: tuple[int, int], since: int, limit: int) -> RowsRead:
+        begin, end = max(slots[0], self.slots.start), min(slots[1], self.slots.stop)
+        found: dict[str, tuple[RowStore, Tensor, Tensor]] = {}
+        sizes = torch.zeros(end - begin, dtype=torch.int64)
+        counts: dict[str, tuple[int, int]] = {}
         for name, store in self.stores.items():
-            ids = store.ids[store.in_slots(self.slots)]
-            values[name] = ids, store.values(ids)
-        return PieceContents(values, self.updates, [*self.done])
+            held = store.in_slots(range(begin, end))
+            positions = held[store.changed_in(held) >= since]
+            counts[name] = positions.numel(), held.numel()
+            of_rows = slots_of(store.ids[positions]) - begin
+            sizes += of_rows.bincount(minlength=end - begin) * store.row_bytes
+            found[name] = store, positions, of_rows
+        # At least one slot, so that whoever reads comes to an end.
+        fitting = max(1, int((sizes.cumsum(0) <= limit).sum())) if limit else 0
+        tables = {
+            name: _stored(store, positions[of_rows < fitting]) for name, (store, positions, of_rows) in found.items()
+        }
+        return RowsRead(tables, begin + fitting, counts)
 
     def drop(self) -> None:
         for store in self.stores.values():
@@ -154,3 +193,8 @@ class ServedRows:
             for name, (ids, gradients) in part.items():
                 by_table.setdefault(name, []).append((ids, gradients))
         return {name: sum_by_id(of_ranks) for name, of_ranks in by_table.items()}
+
+
+def _stored(store: RowStore, positions: Tensor) -> StoredRows:
+    ids = store.ids[positions]
+    return StoredRows(ids, store.values(ids), store.changed_in(positions))

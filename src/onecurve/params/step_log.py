@@ -12,20 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
+from onecurve.job.row_point import StepVerdict
+
 Part = TypeVar("Part")
 """What a rank pushes for these rows in one step."""
-
-
-@dataclass(frozen=True)
-class StepVerdict:
-    """What becomes of the gradients of a step. All ranks find the same."""
-
-    factor: float = 1.0
-    """Of all gradients, as for the parameters."""
-    lr_factor: float = 1.0
-    """The schedule's."""
-    is_skipped: bool = False
-    """True if the step changes nothing, because it was not finite."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class StepLog(Generic[Part]):
 
     def is_complete(self, step: int) -> bool:
         """True if all ranks have pushed a step that was not added yet."""
-        return len(self.staged.get(step, {})) == self.ranks_in(step)
+        return 0 < len(self.staged.get(step, {})) == self.ranks_in(step)
 
     def ranks_in(self, step: int) -> int:
         """The number of ranks that push this step."""
@@ -100,6 +90,10 @@ class StepLog(Generic[Part]):
         self.verdicts = {step: verdict for step, verdict in self.verdicts.items() if step <= crew.start}
         self.received = {}
         self.crew = crew
+
+    def reaches(self, crew: RowCrew) -> bool:
+        """True if this copy has, or can add, all steps after which a later crew begins."""
+        return all(self.is_complete(step) for step in range(self.applied + 1, crew.start + 1))
 
     def base_of(self, crew: RowCrew) -> int:
         """The step up to which the rows must be, at most, for the first pull of a crew."""

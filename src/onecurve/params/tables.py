@@ -4,7 +4,7 @@ Only `update` changes or creates rows. Trials, timing and evaluation run forward
 leave is dropped when the next step begins.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,11 +12,8 @@ from torch import Tensor, nn
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.embedding import EmbeddingTable, connect, tables_of
-from onecurve.params.exchange import Exchange, sum_by_id
-from onecurve.params.row_store import RowStore
-
-MakeExchange = Callable[[str], Exchange]
-"""Table name → how the ranks share it."""
+from onecurve.params.exchange import sum_by_id
+from onecurve.params.table_holder import TableHolder
 
 
 @dataclass
@@ -31,41 +28,47 @@ class _Taken:
 class Tables:
     """All tables of a model. The ranks call its methods together."""
 
-    def __init__(self, model: nn.Module, make_exchange: MakeExchange, seed: int, dtype: torch.dtype) -> None:
-        """`dtype`: of rows and optimizer states."""
-        tables = tables_of(model)
-        self.stores: Mapping[str, RowStore] = {
-            name: RowStore(table, seed, dtype, 1 / len(tables)) for name, table in tables.items()
-        }
-        self.exchanges: Mapping[str, Exchange] = {name: make_exchange(name) for name in tables}
+    def __init__(self, model: nn.Module, holders: Sequence[TableHolder], dtype: torch.dtype) -> None:
+        """`holders`: who has the rows; each table is in one of them. `dtype`: of rows and optimizer states."""
+        self.holders = holders
+        self._dtype = dtype
+        self._modules = tables_of(model)
+        self._holder_of = {name: holder for holder in holders for name in holder.tables}
         self.updates = 0
         """Updates so far; skipped steps do not count."""
         self._taken: list[_Taken] = []
         self._sums: dict[str, tuple[Tensor, Tensor]] = {}
-        """By table: ids and the gradients of their rows, summed over the rounds; then also over the ranks."""
+        """By table: ids and the gradients of their rows, summed over the rounds."""
         connect(model, self)
 
-    def clear(self) -> None:
-        """Forget all rows."""
-        for store in self.stores.values():
-            store.clear()
-
     @property
-    def epoch(self) -> int:
-        """Number of the current epoch: a time between two saves of all rows."""
-        return next(iter(self.stores.values())).epoch
+    def names(self) -> Sequence[str]:
+        return list(self._modules)
 
-    def begin_epoch(self) -> None:
-        """Mark the rows that change from now on with the next number."""
-        for store in self.stores.values():
-            store.epoch += 1
+    def widths(self, table: str) -> tuple[int, int]:
+        """Numbers in a row of a table, and in its optimizer state."""
+        module = self._modules[table]
+        return module.width, module.optimizer.state_width(module.width)
+
+    def close(self) -> None:
+        """Let go of servers."""
+        for holder in self.holders:
+            holder.close()
+
+    def fetch(self, table: str, ids: Tensor) -> Tensor:
+        """Return the rows of these ids, which are distinct."""
+        return self._holder_of[table].fetch(table, ids)
+
+    def count(self, table: str) -> int:
+        """The rows of a table that this rank counts."""
+        return self._holder_of[table].count(table, 0).total
 
     # What forward calls
 
     def rows(self, table: EmbeddingTable, ids: Tensor, device: torch.device) -> Tensor:
         if torch._C._current_graph_task_id() != -1:
             return self._taken_before(table, ids)
-        rows = self.exchanges[table.table].fetch(self.stores[table.table], ids).to(device)
+        rows = self.fetch(table.table, ids).to(device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self._taken.append(_Taken(table, ids, rows))
@@ -87,6 +90,8 @@ class Tables:
         """Forget what trials and evaluations have left."""
         self._taken.clear()
         self._sums.clear()
+        for holder in self.holders:
+            holder.begin_step()
 
     def end_round(self, divisor: float) -> None:
         """Add the gradients of a round, divided by a number, to those of the step."""
@@ -108,22 +113,22 @@ class Tables:
     def reduce(self) -> Tensor:
         """Sum the gradients over the ranks; return the sum of the squares that this rank counts, in float64."""
         squares = torch.zeros((), dtype=torch.float64)
-        for name, store in self.stores.items():
-            nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, store.table.width, dtype=self._dtype)
-            self._sums[name] = self.exchanges[name].reduce(*self._sums.get(name, nothing))
-            if self.exchanges[name].counts:
-                squares += self._sums[name][1].double().square().sum()
+        for holder in self.holders:
+            squares += holder.reduce({name: self._sums.get(name) or self._nothing(name) for name in holder.tables})
+        self._sums.clear()
         return squares
 
     def update(self, factor: float, lr_factor: float) -> None:
         """Update the rows. `factor`: of all gradients, as for the parameters; `lr_factor`: the schedule's."""
         self.updates += 1
-        for name, (ids, gradients) in self._sums.items():
-            store = self.stores[name]
-            if ids.numel():
-                store.update(ids, gradients * factor, store.table.optimizer.lr * lr_factor, self.updates)
-        self._sums.clear()
+        for holder in self.holders:
+            holder.update(factor, lr_factor)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        return next(iter(self.stores.values())).dtype
+    def skip(self) -> None:
+        """Drop the gradients of the step."""
+        for holder in self.holders:
+            holder.skip()
+
+    def _nothing(self, table: str) -> tuple[Tensor, Tensor]:
+        width = self._modules[table].width
+        return torch.empty(0, dtype=torch.int64), torch.empty(0, width, dtype=self._dtype)

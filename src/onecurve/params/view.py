@@ -42,6 +42,12 @@ class View:
     """By their first slots, in order. Each begins where the one before it ends."""
     servers: Mapping[str, "ServerAddress"] = field(default_factory=dict)
     """All servers, also those that have no rows yet, by name."""
+    restarts: int = 0
+    """How often all rows have begun anew: servers then forget those that they have."""
+    copies: int = 2
+    """Of each piece, as far as there are servers."""
+    settings: str = ""
+    """What servers must know of the job, since the rows have begun anew: JSON that `servers/` reads."""
 
     def piece_with(self, slot: int) -> Piece | None:
         """The piece that a slot is in; None if there is none."""

@@ -15,8 +15,11 @@ _TOLERANCE = 0.02
 """Shares of slots that differ by less are equal."""
 
 
-def first_view(servers: Mapping[str, ServerAddress], copies: int) -> View:
-    """Divide the slots among servers. `copies`: of each piece, 1 or 2."""
+def first_view(
+    servers: Mapping[str, ServerAddress], copies: int, before: View | None = None, settings: str = ""
+) -> View:
+    """Divide the slots among servers, which forget all rows. `copies`: of each piece, 1 or 2. `before`: the newest view
+    so far, if there is one. `settings`: what they must know of the job."""
     pieces: dict[int, Piece] = {}
     names = list(servers)
     for number, name in enumerate(names):
@@ -24,7 +27,15 @@ def first_view(servers: Mapping[str, ServerAddress], copies: int) -> View:
         others = [*names[number + 1 :], *names[:number]]
         backup = _other_machine_first(servers, name, others)[0] if copies > 1 and others else ""
         pieces[slots.start] = Piece(end=slots.stop, primary=name, backup=backup)
-    return View(1, pieces, servers)
+    epoch, restarts = (before.epoch, before.restarts) if before is not None else (0, 0)
+    return View(
+        epoch=epoch + 1,
+        pieces=pieces,
+        servers=servers,
+        restarts=restarts + 1,
+        copies=copies,
+        settings=settings,
+    )
 
 
 def lost_slots(view: View, gone: str) -> list[range]:
@@ -35,18 +46,19 @@ def lost_slots(view: View, gone: str) -> list[range]:
 
 
 def without(view: View, gone: str) -> View | None:
-    """A server is gone. The backups of its pieces become primaries. Pieces of which nobody has the rows stay as they
-    are: whoever asks for them must be told."""
+    """A server is gone. The backups of its pieces become primaries. Pieces of which nobody has the rows have no primary
+    any more: whoever asks for them must be told."""
     if gone not in view.servers:
         return None
     pieces = {begin: _without(piece, gone) for begin, piece in view.pieces.items()}
-    return View(view.epoch + 1, pieces, {name: server for name, server in view.servers.items() if name != gone})
+    servers = {name: server for name, server in view.servers.items() if name != gone}
+    return replace(view, epoch=view.epoch + 1, pieces=pieces, servers=servers)
 
 
 def _without(piece: Piece, gone: str) -> Piece:
     if piece.primary == gone:
         # Whoever was joining had its copy from the server that is gone: it begins again.
-        return Piece(end=piece.end, primary=piece.backup) if piece.backup else piece
+        return Piece(end=piece.end, primary=piece.backup)
     if gone in (piece.backup, piece.joining):
         return Piece(end=piece.end, primary=piece.primary, backup=piece.backup if piece.backup != gone else "")
     return piece
@@ -85,7 +97,7 @@ def next_move(view: View, copies: int) -> View | None:
 def _missing_backups(view: View, copies: int) -> Iterator[View]:
     held = slots_by_server(view, "backup")
     for begin, piece in view.pieces.items():
-        if piece.backup or copies < 2 or piece.primary not in view.servers:
+        if piece.backup or copies < 2 or not piece.primary:
             continue
         others = sorted((name for name in view.servers if name != piece.primary), key=lambda name: held[name])
         if others:

@@ -41,7 +41,11 @@ class PlanCompleter:
     def resolve(self, plan: Plan) -> ResolvedPlan:
         """Return the plan with its layouts and stages, and what apply/ needs to know about the model."""
         self._refuse_differing_buffers(plan)
+        if self.has_tables and self._job.row_servers is not None and not plan.tables:
+            plan = replace(plan, tables={"*": "served"})
         refuse_unsuitable_tables(self._deferred.module, plan)
+        if plan.is_served and self._job.row_servers is None:
+            raise OnecurveError(f"plan {plan}: no servers for the rows: the job needs params, for example 'local://2'")
         if plan.mesh.tensor > 1 and not plan.layouts:
             plan = replace(plan, layouts=self._layouts_of(plan))
         if plan.mesh.tensor > 1 and self._deferred.recorder is not None:

@@ -20,10 +20,10 @@ _ROUNDS_AND_REDUCE: tuple[tuple[int, Reduce], ...] = (
 )
 
 
-def plan_matrix(global_batch: int, ranks: int, precision: Precision, has_tables: bool = False) -> list[Plan]:
+def plan_matrix(global_batch: int, ranks: int, precision: Precision, places_tables: bool = False) -> list[Plan]:
     """Return plans for 1, 2, 4, … up to `ranks` ranks, leaving out those that cannot split the global batch.
 
-    `has_tables`: the model has embedding tables, whose placements are tried too.
+    `places_tables`: the model has embedding tables in the ranks, whose placements are tried too.
     """
     plans = []
     for mesh in _meshes(ranks):
@@ -38,7 +38,7 @@ def plan_matrix(global_batch: int, ranks: int, precision: Precision, has_tables:
             for shares in _uneven_shares(global_batch, mesh)
         ]
         plans += _with_options(global_batch, mesh, precision)
-        if has_tables and mesh.data > 1:
+        if places_tables and mesh.data > 1:
             plans += [replace(plan, tables={"*": "replicated"}) for plan in plans if plan.mesh == mesh]
     for mesh in _pipeline_meshes(ranks):
         plans += _pipeline_plans(global_batch, mesh, precision)

@@ -30,7 +30,7 @@ from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.unchanged import unchanged
 from onecurve.params.tables import Tables
-from onecurve.runtime.row_tables import build_tables
+from onecurve.runtime.row_tables import RowAccess, build_tables
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
@@ -79,13 +79,15 @@ def assemble(
     deferred: DeferredModel,
     flags: StepFlags | None = None,
     trials: TrialResults | None = None,
+    rows: RowAccess | None = None,
 ) -> Assembly:
-    """Build the part and the trainer. Consumes the deferred model. `trials`: what earlier assemblies have found."""
+    """Build the part and the trainer. Consumes the deferred model. `trials`: what earlier assemblies have found.
+    `rows`: how row servers are reached."""
     plan = resolved.plan
     trials = trials or TrialResults()
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, master_dtype(plan.precision))
-    tables = build_tables(deferred.module, plan, mesh, job.seed)
+    tables = build_tables(deferred.module, plan, mesh, job.seed, rows)
     part = _part(job, resolved, mesh, device, data, deferred, trials, tables)
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
     if trials.loss_note is None:

@@ -138,7 +138,7 @@ class RunBuilder:
         if knows_facts and not settings.manual and checkpoints is not None and checkpoints.exist():
             deferred = replace(deferred, is_filled_later=True)
         straggler = StragglerDetector(plan, data_rank, settings.waited, settings.on_straggler)
-        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints, straggler)
+        assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints, straggler, world)
         if not knows_facts:
             _try_metrics(assembly, process.loaders)
         refuse_unsupported_dtypes(assembly.part.state_dict_tensors)
@@ -147,12 +147,14 @@ class RunBuilder:
         with watch.measure("load"):
             starts_over = settings.fresh and (interruption is None or not interruption.has_trained)
             rows = SavedRows(assembly.tables, world.rank)
+            if checkpoints is not None and checkpoints.takes_snapshots:
+                rows.keep_steps()
             resumed = _resume(checkpoints, assembly, rows, starts_over)
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
         if assembly.tables is not None:
-            names = ", ".join(assembly.tables.stores)
+            names = ", ".join(assembly.tables.names)
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
@@ -213,7 +215,7 @@ class RunBuilder:
         agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
         process.know(share_facts(self._facts, world) if knows_facts else None)
         if self._settings.proof is not None and agenda.proof is not None:  # now, while memory is free
-            self._settings.proof.prove(agenda.proof, self._job, process.data, device, world)
+            self._settings.proof.prove(agenda.proof, self._job, process.data, device, world, self._settings.rows(world))
         return agenda.resolved
 
     def _agenda(self, plan: Plan, process: JobProcess, deferred: DeferredModel) -> RunAgenda:
@@ -236,6 +238,7 @@ class RunBuilder:
         deferred: DeferredModel,
         checkpoints: Checkpoints | None,
         straggler: StragglerDetector,
+        world: World,
     ) -> Assembly | ManualAssembly:
         settings = self._settings
         flags = StepFlags(stop=settings.stop)
@@ -250,7 +253,8 @@ class RunBuilder:
             )
         if self._settings.manual:
             return assemble_manual(self._job, resolved.plan, mesh, device, process.data, deferred, flags)
-        return assemble(self._job, resolved, mesh, device, process.data, deferred, flags, process.trials)
+        rows = settings.rows(world) if resolved.plan.is_served else None
+        return assemble(self._job, resolved, mesh, device, process.data, deferred, flags, process.trials, rows)
 
     def _start(
         self,

@@ -208,10 +208,10 @@ class Checkpoints:
         can_be_base: bool,
     ) -> Resumed:
         checkpoint = Checkpoint(store, name, self._store)
-        state = _train_state(checkpoint)
+        state = train_state_of(checkpoint)
         changes = self._changes(checkpoint, state)
         optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
-        rows.load(checkpoint, can_be_base)
+        rows.load(checkpoint, can_be_base, state.updates, state.rows if store is not self._store else None)
         return Resumed(
             state=replace(state, changes=(*state.changes, *changes)),
             optimizer_states=optimizer_states,
@@ -249,7 +249,10 @@ class Checkpoints:
 
     def snapshot_due(self, asked: bool) -> bool:
         """True if a snapshot in memory is due after this step, or asked for, as the first rank finds."""
-        return self._schedule is not None and (self._schedule.due() or asked) and self._world.rank == 0
+        if self._schedule is None:
+            return False
+        is_due = self._schedule.due(self._saver.is_on_its_way)
+        return (is_due or asked) and self._world.rank == 0
 
     def snapshot_blocked(self) -> bool:
         """True if this rank cannot take the next snapshot: its memory is still in use, or an earlier one has failed."""
@@ -271,7 +274,7 @@ class Checkpoints:
     def snapshot_taken(self, seconds: float) -> None:
         """A snapshot was taken. `seconds`: how long the training waited for it, with all that it needs."""
         if self._schedule is not None:
-            self._schedule.taken(seconds)
+            self._schedule.taken(seconds, self._saver.is_on_its_way)
             if news := self._schedule.news():
                 self._events.append(SaveEvent("snapshots", news))
 
@@ -329,7 +332,7 @@ def _save_point(state: TrainState, rows: RowsToSave) -> SavePoint:
     return SavePoint(state.step, to_plain(state), best_step, rows.base)
 
 
-def _train_state(checkpoint: Checkpoint) -> TrainState:
+def train_state_of(checkpoint: Checkpoint) -> TrainState:
     state = from_plain(TrainState, checkpoint.root.point.train_state, checkpoint.where)
     if checkpoint.root.version == 2 and state.best is not None:  # it counted this step from 0
         return replace(state, best=replace(state.best, step=state.best.step + 1))

@@ -10,6 +10,7 @@ from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel
+from onecurve.runtime.row_tables import RowAccess
 
 
 class Proof(Protocol):
@@ -25,5 +26,15 @@ class Proof(Protocol):
     ) -> ProofAgenda:
         """Decide on the first rank, before the process group exists, what is to be proved."""
 
-    def prove(self, agenda: ProofAgenda, job: Job, data: TrainingData, device: Device, world: World) -> None:
-        """Raise OnecurveError if the plan computes something else. All ranks of the world call it."""
+    def prove(
+        self,
+        agenda: ProofAgenda,
+        job: Job,
+        data: TrainingData,
+        device: Device,
+        world: World,
+        rows: RowAccess | None,
+    ) -> None:
+        """Raise OnecurveError if the plan computes something else. All ranks of the world call it.
+
+        `rows`: how row servers are reached."""

@@ -23,7 +23,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.collectives import barrier
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.weighted import Weighted
-from onecurve.runtime.checkpoints import ListTensors
+from onecurve.runtime.checkpoints import ListTensors, train_state_of
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.saved_rows import SavedRows
 from onecurve.train.manual_trainer import ManualTrainer
@@ -203,7 +203,7 @@ class Run:
     def load_model(self, checkpoint: Checkpoint) -> None:
         """Replace the weights by those of a checkpoint, to evaluate them."""
         checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
-        self._components.rows.load(checkpoint, can_be_base=True)
+        self._components.rows.load(checkpoint, can_be_base=True, updates=train_state_of(checkpoint).updates)
         self._part.drop_gathered()
 
     # What a loop may ask
@@ -254,6 +254,8 @@ class Run:
                 if self._checkpoints is not None and several_steps and not self._checkpoint_called:
                     self._components.on_event(SaveEvent("warning", _NEVER_CALLED))
         finally:
+            if self._components.tables is not None:
+                self._components.tables.close()
             if self._checkpoints is not None:
                 self._checkpoints.close()
             if kind is None:
@@ -320,6 +322,7 @@ class Run:
             good_steps=trainer.loss_scale.good_steps,
             best=self.best.state if self.best is not None else None,
             updates=self._components.tables.updates if self._components.tables is not None else 0,
+            rows=self._components.rows.point,
             changes=start.changes,
         )
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onecurve.checkpoint.saver import SaveEvent
+from onecurve.device.world import World
 from onecurve.runtime.proof import Proof
+from onecurve.runtime.row_tables import RowAccess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,5 +37,7 @@ class RunSettings:
     """Called at the end of a run that was stopped before its last step."""
     on_facts: Callable[[], None] = lambda: None
     """Called once this process knows the `JobFacts`."""
+    rows: Callable[[World], RowAccess | None] = lambda _: None
+    """How this process, as a rank of a world, reaches the row servers of the job; None if it does not."""
     proof: Proof | None = None
     """Proves the plan before anything is allocated; None trains without."""

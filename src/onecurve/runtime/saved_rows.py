@@ -1,22 +1,28 @@
 """The rows of embedding tables in a run's checkpoints: one has all of them, those after it the rows that changed since.
 
 A checkpoint has all rows if none before it has, or if more than half of the rows have changed since the last one that
-has: so one that has not has at most half of them. An epoch ends with each that has, see `Tables.begin_epoch`.
+has: so one that has not has at most half of them. An epoch ends with each that has, see `TableHolder.begin_epoch`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.store import step_of
-from onecurve.checkpoint.stored_rows import read_rows
+from onecurve.checkpoint.stored_rows import StoredRows, read_rows
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.local_tensor import LocalTensor
+from onecurve.job.row_point import RowPoint
 from onecurve.params.saved_rows import saved_rows
+from onecurve.params.served_tables import ServedTables
+from onecurve.params.table_holder import ReadRows, TableHolder
 from onecurve.params.tables import Tables
+
+Epochs = Sequence[int]
+"""One for each holder of tables."""
 
 
 @dataclass(frozen=True)
@@ -34,64 +40,94 @@ class SavedRows:
     """Every rank has one. `tables`: None if the model has none."""
 
     def __init__(self, tables: Tables | None, rank: int) -> None:
-        self._tables, self._rank = tables, rank
+        self._rank, self._tables = rank, tables
+        self._holders = tables.holders if tables is not None else ()
         self._base = ""
         """Name of the newest checkpoint that is known to exist and has all rows."""
-        self._since = 0
-        """Rows that have changed in this epoch or later are not in the base."""
-        self._full_save: tuple[int, int] | None = None
-        """Step of a save of all rows whose end is not known yet, and the first epoch after it."""
+        self._since = self._everything
+        """For each holder: rows that have changed in this epoch or later are not in the base."""
+        self._full_save: tuple[int, Epochs] | None = None
+        """Step of a save of all rows whose end is not known yet, and the first epochs after it."""
 
-    def load(self, checkpoint: Checkpoint, can_be_base: bool) -> None:
-        """Replace all rows of this rank by those of a checkpoint, whatever plan has saved it.
+    @property
+    def _everything(self) -> Epochs:
+        return (0,) * len(self._holders)
 
-        `can_be_base`: it is in the store to which the run saves.
+    @property
+    def point(self) -> RowPoint | None:
+        """Where the rows on servers stand; None if there are none."""
+        for holder, since in zip(self._holders, self._since, strict=True):
+            if isinstance(holder, ServedTables) and holder.point is not None:
+                return replace(holder.point, since=since)
+        return None
+
+    def keep_steps(self) -> None:
+        """Snapshots will be taken, to which the ranks may go back."""
+        for holder in self._holders:
+            if isinstance(holder, ServedTables):
+                holder.keeps_steps = True
+
+    def load(self, checkpoint: Checkpoint, can_be_base: bool, updates: int, point: RowPoint | None = None) -> None:
+        """Replace all rows by those of a checkpoint, whatever plan has saved it. All ranks call it together.
+
+        `can_be_base`: it is in the store to which the run saves. `updates`: those that the rows have had. `point`: what
+        the rows on servers must go back to, because a snapshot in memory does not have them.
         """
-        if self._tables is None:
+        if not self._holders:
             return
-        self._tables.clear()
         base = checkpoint.rows_base()
-        if base is not None:
-            self._put(base, 0)
-        self._put(checkpoint, 0 if base is None else self._tables.epoch)
+        since = []
+        for holder in self._holders:
+            if point is not None and isinstance(holder, ServedTables):
+                holder.go_back(point)
+                since.append(point.since)
+            else:
+                read_base = self._reader(base) if base is not None else None
+                since.append(holder.load(read_base, self._reader(checkpoint), updates))
         self._base = base.name if base is not None else checkpoint.name if can_be_base else ""
-        self._since, self._full_save = self._tables.epoch, None
+        self._since, self._full_save = tuple(since), None
 
     def for_checkpoint(self, step: int, saved: str, group: Group) -> RowsToSave:
         """Return what to save at a step. `saved`: name of the newest checkpoint that this run has saved; no save is
         running. All ranks of the group call it together."""
-        if self._tables is None:
+        if not self._holders:
             return RowsToSave()
         if self._full_save is not None and saved and step_of(saved) == self._full_save[0]:
             self._base, self._since = saved, self._full_save[1]
         self._full_save = None
-        if self._base and not self._most_have_changed(self._tables, group):
-            return self.for_snapshot()
-        self._tables.begin_epoch()
-        self._full_save = (step, self._tables.epoch)
-        return RowsToSave(saved_rows(self._tables, self._rank), needed=self._base)
+        if self._base and not self._most_have_changed(group):
+            return RowsToSave(self._saved(self._holders, self._since), self._base, self._base)
+        self._full_save = (step, tuple(holder.begin_epoch() for holder in self._holders))
+        return RowsToSave(self._saved(self._holders, self._everything), needed=self._base)
 
     def for_snapshot(self) -> RowsToSave:
-        """Return what to copy to memory."""
-        if self._tables is None:
-            return RowsToSave()
-        since = self._since if self._base else 0
-        return RowsToSave(saved_rows(self._tables, self._rank, since), self._base, self._base)
+        """Return what to copy to memory. Rows on servers stay there: the servers can go back to this point."""
+        since = dict(zip(self._holders, self._since if self._base else self._everything, strict=True))
+        own = [holder for holder in self._holders if not isinstance(holder, ServedTables)]
+        for holder in self._holders:
+            if isinstance(holder, ServedTables):
+                holder.note_snapshot()
+        return RowsToSave(self._saved(own, [since[holder] for holder in own]), self._base, self._base)
 
-    def _most_have_changed(self, tables: Tables, group: Group) -> bool:
-        stores = tables.stores.values()
-        changed = sum(store.changed_since(self._since).numel() for store in stores)
-        of_all = all_reduce_sum(group, torch.tensor([changed, sum(map(len, stores))]))
+    def _saved(self, holders: Sequence[TableHolder], since: Sequence[int]) -> list[LocalTensor]:
+        return saved_rows(list(zip(holders, since, strict=True)), self._rank)
+
+    def _most_have_changed(self, group: Group) -> bool:
+        counts = [
+            holder.count(table, since)
+            for holder, since in zip(self._holders, self._since, strict=True)
+            for table in holder.tables
+        ]
+        changed, total = (sum(getattr(count, name) for count in counts) for name in ("changed", "total"))
+        of_all = all_reduce_sum(group, torch.tensor([changed, total]))
         return bool(2 * of_all[0] > of_all[1])
 
-    def _put(self, checkpoint: Checkpoint, epoch: int) -> None:
-        """Set the rows of a checkpoint, as changed in an epoch."""
-        assert self._tables is not None
-        exchanges = self._tables.exchanges
-        for slots in {exchange.slots for exchange in exchanges.values()}:
-            held = [name for name, exchange in exchanges.items() if exchange.slots == slots]
-            for name, ids, rows, states in read_rows(checkpoint, held, slots):
-                store = self._tables.stores[name]
-                if (rows.shape[1:], states.shape[1:]) != store.widths:
+    def _reader(self, checkpoint: Checkpoint) -> ReadRows:
+        def read(tables: Sequence[str], slots: range) -> Iterator[StoredRows]:
+            assert self._tables is not None
+            for name, ids, rows, states in read_rows(checkpoint, tables, slots):
+                if (rows.shape[1], states.shape[1]) != self._tables.widths(name):
                     raise CorruptedError(f"{checkpoint.where}: table {name!r} has rows of another width")
-                store.put(ids, rows, states, epoch)
+                yield name, ids, rows, states
+
+        return read

@@ -21,7 +21,6 @@ from onecurve.coordination.channel import (
 )
 from onecurve.coordination.sealed_socket import connect_with_key
 from onecurve.describe.errors import OnecurveError
-from onecurve.servers.settings import RowSettings
 
 _SECONDS = 5.0
 """A greeting takes at most this long."""
@@ -34,8 +33,6 @@ class Greeting:
     """Who opens a connection."""
 
     name: str
-    settings: RowSettings | None = None
-    """None if a server does not know them yet."""
 
     def encoded(self) -> bytes:
         text = msgspec.msgpack.encode(self)

@@ -9,16 +9,20 @@ import asyncio
 import logging
 import sys
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from onecurve.coordination.client import RemoteCoordination
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.row_servers import ServerOrder
+from onecurve.device.parent_process import die_with_parent
 from onecurve.params.replication import RowServer
 from onecurve.params.row_service import RowService
-from onecurve.params.served_rows import Gradients, ServedRows
+from onecurve.params.row_store import RowStore
+from onecurve.params.served_rows import ServedRows
 from onecurve.params.step_log import RowCrew
+from onecurve.params.table_holder import Gradients
 from onecurve.params.view import ServerAddress, View
 from onecurve.servers.greeting import Greeting, connect_server, welcome
 from onecurve.servers.settings import RowSettings, compile_kernels
@@ -31,48 +35,37 @@ _LEASE_SECONDS = 3.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class ServerOrder:
-    """What a server is started with."""
-
-    name: str
-    """One that no server has had before."""
-    machine: str
-    listen: str
-    """Address of this host at which it is reached."""
-    coordination_host: str
-    coordination_port: int
-    key: str
-    """The job's key, in hexadecimal digits."""
-    copies: int = 2
-
-
 class RowProcess:
-    """A row server, from the first connection that tells it about the job."""
+    """A row server, from the first view that tells it about a job."""
 
     def __init__(self, order: ServerOrder) -> None:
-        self._order, self._key = order, bytes.fromhex(order.key)
-        self._settings: RowSettings | None = None
+        self._order, self._key = order, bytes.fromhex(order.service.key)
         self._service: RowService | None = None
-        self._view: View | None = None
+        self._stores: Mapping[str, RowStore] = {}
+        self._restarts = 0
         self._follower: ViewFollower | None = None
+        self._failure: asyncio.Future[None]
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Serve until the coordination service is gone, or this server is taken for dead."""
         order = self._order
+        self._failure = asyncio.get_running_loop().create_future()
         compile_kernels()
         listener = await asyncio.start_server(self._accept, order.listen, 0)
         port = listener.sockets[0].getsockname()[1]
-        coordination = await RemoteCoordination.connect(order.coordination_host, order.coordination_port, self._key)
-        self._follower = ViewFollower(order.name, coordination, order.copies, self._take_view)
+        coordination = await RemoteCoordination.connect(order.service.host, order.service.port, self._key)
+        self._follower = ViewFollower(order.name, coordination, self._take_view)
         lease = await coordination.lease(_LEASE_SECONDS)
         server = ServerAddress(f"{order.listen}:{port}", order.machine)
         await coordination.create(SERVERS_PREFIX + order.name, encoded(server), lease)
         async with listener:
             following = asyncio.create_task(self._follower.follow())
             lost = asyncio.create_task(lease.lost.wait())
-            await asyncio.wait([following, lost], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [following, lost, self._failure]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if self._failure.done():
+                self._failure.result()
             if not lost.done():
                 lost.cancel()
                 return following.result()
@@ -81,7 +74,6 @@ class RowProcess:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             greeting = await welcome(reader, writer, self._key)
-            self._learn(greeting)
             if self._service is None:
                 raise OnecurveError("it does not know the job yet")
         except OnecurveError as error:
@@ -90,34 +82,31 @@ class RowProcess:
             return
         await self._service.serve(greeting.name, reader, writer)
 
-    def _learn(self, greeting: Greeting) -> None:
-        if greeting.settings is None:
-            return
-        if self._settings is None:
-            self._begin(greeting.settings)
-            self._settings = greeting.settings
-        elif greeting.settings != self._settings:
-            raise OnecurveError(f"{greeting.name} has another job: its tables, seed or precision differ")
+    def _take_view(self, view: View) -> None:
+        if self._restarts != view.restarts:
+            self._restarts = view.restarts
+            settings = RowSettings.decoded(view.settings)
+            self._stores = settings.new_stores()
+            if self._service is None:
+                self._service = self._new_service(settings)
+        if self._service is not None:
+            self._service.change_view(view)
 
-    def _begin(self, settings: RowSettings) -> None:
-        stores = settings.new_stores()
+    def _new_service(self, settings: RowSettings) -> RowService:
         server = RowServer[Gradients](
             self._order.name,
             _NOBODY,
             settings.staleness,
-            lambda slots, contents: ServedRows.of(stores, slots, contents),
+            lambda slots, contents: ServedRows.of(self._stores, slots, contents),
         )
-        self._service = RowService(server, self._connect, self._on_dead, self._on_joined)
-        if self._view is not None:
-            self._service.change_view(self._view)
+        return RowService(server, self._connect, self._on_dead, self._on_joined, self._on_failure)
 
-    def _take_view(self, view: View) -> None:
-        self._view = view
-        if self._service is not None:
-            self._service.change_view(view)
+    def _on_failure(self, error: Exception) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
 
     async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await connect_server(address, self._key, Greeting(self._order.name, self._settings))
+        return await connect_server(address, self._key, Greeting(self._order.name))
 
     def _on_joined(self, epoch: int, joined: Mapping[int, str]) -> None:
         assert self._follower is not None
@@ -135,6 +124,8 @@ class RowProcess:
 
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.readline(), type=ServerOrder)
+    if order.parent is not None:
+        die_with_parent(order.parent)
     asyncio.run(RowProcess(order).run())
 
 

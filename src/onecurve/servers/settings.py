@@ -1,9 +1,10 @@
 """What a row server must know about a job: told by the ranks, and by servers to those that join."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import msgspec
 import torch
 
 from onecurve.job.embedding import EmbeddingTable
@@ -17,7 +18,9 @@ _OPTIMIZERS: Mapping[OptimizerName, type[SGD] | type[RowwiseAdagrad] | type[Adam
     "RowwiseAdagrad": RowwiseAdagrad,
     "Adam": Adam,
 }
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DtypeName = Literal["float32", "float64"]
+
+_DTYPES: Mapping[DtypeName, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,20 @@ class RowSettings:
 
     tables: Sequence[TableSettings]
     seed: int
-    dtype: Literal["float32", "float64"]
+    dtype: DtypeName
     staleness: int = 0
+
+    @staticmethod
+    def of(tables: Iterable[EmbeddingTable], seed: int, dtype: torch.dtype) -> "RowSettings":
+        names = {each: name for name, each in _DTYPES.items()}
+        return RowSettings([TableSettings.of(table) for table in tables], seed, names[dtype])
+
+    def encoded(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decoded(text: str) -> "RowSettings":
+        return msgspec.json.decode(text, type=RowSettings)
 
     def new_stores(self) -> dict[str, RowStore]:
         """An empty store for each table."""

@@ -34,9 +34,9 @@ def decoded_server(text: str) -> ServerAddress:
 class ViewFollower:
     """Follows the view and the servers that live, and changes the view where it must."""
 
-    def __init__(self, name: str, coordination: Coordination, copies: int, on_view: Callable[[View], None]) -> None:
-        """`name`: of this server. `copies`: of each piece. `on_view`: told every new view."""
-        self._name, self._coordination, self._copies, self._on_view = name, coordination, copies, on_view
+    def __init__(self, name: str, coordination: Coordination, on_view: Callable[[View], None]) -> None:
+        """`name`: of this server. `on_view`: told every new view."""
+        self._name, self._coordination, self._on_view = name, coordination, on_view
         self._servers: dict[str, ServerAddress] = {}
         self._view: View | None = None
         self._version = 0
@@ -80,7 +80,6 @@ class ViewFollower:
             if name not in self._servers:
                 if lost := lost_slots(view, name):
                     _log.error("the rows of slots %s are lost with server %s", lost, name)
-                    continue
                 if changed := without(view, name):
                     await self._swap(changed)
                     return
@@ -88,7 +87,7 @@ class ViewFollower:
             if name not in view.servers and (changed := with_server(view, name, server)):
                 await self._swap(changed)
                 return
-        if changed := next_move(view, self._copies):
+        if changed := next_move(view, view.copies):
             await self._swap(changed)
 
     async def _swap(self, changed: View) -> None:

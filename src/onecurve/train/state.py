@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from onecurve.describe.change import JobChange
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.row_point import RowPoint
 
 _MAX_COUNT = 1 << 60
 
@@ -41,6 +42,8 @@ class TrainState:
     """None if the job has no evaluation."""
     updates: int = 0
     """Updates of the embedding tables: steps that were not skipped. 0 if the model has none."""
+    rows: RowPoint | None = None
+    """Where the rows of embedding tables on servers stand; None if there are none."""
     changes: tuple[JobChange, ...] = ()
     """Fields of the job that were changed so far, oldest first."""
 

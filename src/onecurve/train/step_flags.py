@@ -37,7 +37,8 @@ class StepFlags:
 
         It is created there: a copy from the host would make the host wait for the device.
         """
-        snapshot = _NOT_YET if self.snapshot_blocked() else float(self.snapshot())
+        is_due = self.snapshot()  # asked also if it is blocked: it counts the steps
+        snapshot = _NOT_YET if self.snapshot_blocked() else float(is_due)
         waited = self.waited()
         waits = (waited, 1.0) if waited is not None else (0.0, 0.0)
         answers = (float(self.stop()), float(self.save()), snapshot, float(self.regroup()), *waits)

@@ -78,8 +78,11 @@ class Trainer:
             sums=sums,
         )
         part.restore_buffers(self.update.apply(report, job.clip))
-        if part.tables is not None and report.outcome.finite:
-            part.tables.update(gradient_factor(report.sums, report.nominal, job.clip).item(), lr_factor)
+        if part.tables is not None:
+            if report.outcome.finite:
+                part.tables.update(gradient_factor(report.sums, report.nominal, job.clip).item(), lr_factor)
+            else:
+                part.tables.skip()
         self._update_loss_scale(report)
         report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
         return report

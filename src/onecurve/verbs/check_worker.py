@@ -26,6 +26,7 @@ from onecurve.device.device import local_cluster, local_device
 from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
+from onecurve.launch.launcher import Launcher
 from onecurve.launch.stop import Stop
 from onecurve.planner.completion import PlanCompleter
 from onecurve.prove.matrix import plan_matrix
@@ -35,6 +36,7 @@ from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
+from onecurve.verbs.row_access import row_access
 
 
 def check_worker(request: str, _: Callable[[str], None]) -> Callable[[World, Stop, Generation], str]:
@@ -64,7 +66,15 @@ def check_plans(request: CheckRequest, world: World, stop: Stop) -> CheckResult 
         journal = CheckJournal(folder)
         steps = min(request.steps, data.steps)
         checker = PlanChecker(
-            job, data, device, world, steps, request.precision, journal.references, agenda.changed_buffers
+            job,
+            data,
+            device,
+            world,
+            steps,
+            request.precision,
+            journal.references,
+            agenda.changed_buffers,
+            rows=row_access(job, stop if isinstance(stop, Launcher) else None, world),
         )
         _check_remaining(checker, journal, agenda, world, request.quiet, stop)
         result = journal.result(request.precision) if world.rank == 0 else None
@@ -114,7 +124,8 @@ def _check_remaining(
 def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:
     """Complete the plans. One that the model does not allow is left out, or gets a verdict if the user chose it."""
     resolver = _Resolver(job, data)
-    plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision, resolver.has_tables)
+    places_tables = resolver.has_tables and job.row_servers is None
+    plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision, places_tables)
     answers = [(plan, resolver.resolve(plan)) for plan in plans]
     resolved = tuple(answer for _, answer in answers if isinstance(answer, ResolvedPlan))
     refused = [(plan, answer) for plan, answer in answers if isinstance(answer, str)]

@@ -39,6 +39,7 @@ from onecurve.prove.comparison import (
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
 from onecurve.runtime.assembly import Assembly, assemble, refuse_sparse_gradients, refuse_unmatched_groups
+from onecurve.runtime.row_tables import RowAccess
 from onecurve.train.part import Part
 from onecurve.verbs.reference_tables import table_state
 from onecurve.verbs.references import BuildModel, References
@@ -65,8 +66,11 @@ class PlanChecker:
         folder: Path,
         changed_buffers: ChangedBuffers,
         build: BuildModel = build_real,
+        rows: RowAccess | None = None,
     ) -> None:
-        """`folder`: for the references; all ranks see it. `build`: how the references build the model."""
+        """`folder`: for the references; all ranks see it. `build`: how the references build the model. `rows`: how row
+        servers are reached."""
+        self._rows = rows
         self.steps = steps
         self._exact = precision == "fp64"
         self._expected = ExpectedDifferences(self._exact)
@@ -211,10 +215,14 @@ class PlanChecker:
         deferred = defer_init(self._job.model, self._job.seed)
         self._expected.disable_dropout(deferred.module)
         with self._expected.removed():
-            assembly = assemble(self._job, resolved, mesh, self._device, self._data, deferred)
+            assembly = assemble(self._job, resolved, mesh, self._device, self._data, deferred, rows=self._rows)
             progress()
             compare = self._exact_differences if self._exact else self._curve_difference
-            return compare(assembly, resolved.plan, progress)
+            try:
+                return compare(assembly, resolved.plan, progress)
+            finally:
+                if assembly.tables is not None:
+                    assembly.tables.close()
 
     def _exact_differences(self, assembly: Assembly, plan: Plan, progress: Progress) -> list[Difference]:
         folder, part = self.references.folder(self.references.variant(plan)), assembly.part

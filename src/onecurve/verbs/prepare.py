@@ -27,6 +27,7 @@ from onecurve.runtime.run import Run
 from onecurve.runtime.run_settings import RunSettings
 from onecurve.verbs.kept import LOCK_SECONDS
 from onecurve.verbs.loop_worker import loop_rank
+from onecurve.verbs.row_access import row_access
 
 
 def prepare(
@@ -95,6 +96,7 @@ def prepare(
         change=changed,
         manual=manual,
         on_event=_warn if is_first else lambda _: None,
+        rows=lambda world: row_access(job, rank.kept.launcher if rank is not None else None, world),
     )
     if rank is not None:
         launcher = rank.kept.launcher

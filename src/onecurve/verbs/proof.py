@@ -41,6 +41,7 @@ from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
 from onecurve.prove.reduced_plan import reduced_plan
 from onecurve.runs.folder import read_origin
 from onecurve.runtime.assembly import refuse_unmatched_groups
+from onecurve.runtime.row_tables import RowAccess
 from onecurve.verbs.plan_checker import PlanChecker
 from onecurve.verbs.proof_memory import proof_key, remember, remembered
 
@@ -87,19 +88,36 @@ class PlanProof:
             return ProofAgenda(key, obstacle=f"the model cannot be made smaller ({_first_line(error)})")
         return replace(agenda, key=key, plan=str(resolved.plan))
 
-    def prove(self, agenda: ProofAgenda, job: Job, data: TrainingData, device: Device, world: World) -> None:
-        """Raise OnecurveError if the plan computes something else. All ranks of the world call it."""
+    def prove(
+        self,
+        agenda: ProofAgenda,
+        job: Job,
+        data: TrainingData,
+        device: Device,
+        world: World,
+        rows: RowAccess | None,
+    ) -> None:
+        """Raise OnecurveError if the plan computes something else. All ranks of the world call it.
+
+        `rows`: how row servers are reached."""
         if agenda.remembered:
             self._hold(agenda.key, f"earlier: {agenda.remembered}")
         elif agenda.obstacle or agenda.resolved is None:
             self._warn(agenda.obstacle)
         else:
             with preserve_rng_state():
-                self._prove(agenda, agenda.resolved, _proof_job(job, agenda), data, device, world)
+                self._prove(agenda, agenda.resolved, _proof_job(job, agenda), data, device, world, rows)
             gc.collect()  # modules are full of cycles, and the run needs the memory
 
     def _prove(
-        self, agenda: ProofAgenda, resolved: ResolvedPlan, job: Job, data: TrainingData, device: Device, world: World
+        self,
+        agenda: ProofAgenda,
+        resolved: ResolvedPlan,
+        job: Job,
+        data: TrainingData,
+        device: Device,
+        world: World,
+        rows: RowAccess | None,
     ) -> None:
         began = time.monotonic()
         with _shared_folder(world, Path(self._request.out)) as folder:
@@ -107,7 +125,7 @@ class PlanProof:
                 self._warn("no temporary folder can be written")
                 return
             build = _build_recorded if agenda.left_out else build_real
-            checker = PlanChecker(job, data, device, world, 1, "fp64", folder, resolved.changed_buffers, build)
+            checker = PlanChecker(job, data, device, world, 1, "fp64", folder, resolved.changed_buffers, build, rows)
             obstacle = _train_reference(checker, resolved.plan, world)
             if obstacle:
                 self._warn(obstacle)

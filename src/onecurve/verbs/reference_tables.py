@@ -115,9 +115,8 @@ def table_state(tables: Tables | None, group: Group, folder: Path) -> list[Local
         return []
     state = []
     for name, numbers in json.loads((folder / _FILE).read_text()).items():
-        ids, store, exchange = torch.tensor(numbers), tables.stores[name], tables.exchanges[name]
-        count = all_reduce_sum(group, torch.tensor([float(len(store) * exchange.counts)], dtype=torch.float64))
-        for key, value in (("rows", exchange.fetch(store, ids)), ("count", count)):
+        count = all_reduce_sum(group, torch.tensor([float(tables.count(name))], dtype=torch.float64))
+        for key, value in (("rows", tables.fetch(name, torch.tensor(numbers))), ("count", count)):
             state.append(local_tensor_of(f"{TABLES}.{name}.{key}", value, True))
     return state
 

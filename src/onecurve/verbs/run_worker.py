@@ -50,6 +50,7 @@ from onecurve.runtime.run_settings import RunSettings
 from onecurve.train.step_report import StepReport
 from onecurve.verbs.kept import LOCK_SECONDS, Kept
 from onecurve.verbs.proof import PlanProof
+from onecurve.verbs.row_access import row_access
 from onecurve.verbs.run_log import LoopProgress, RunLog
 
 
@@ -96,6 +97,7 @@ class Training:
             on_straggler=self._note_straggler,
             on_event=self._events.append,
             on_facts=self._note_facts,
+            rows=lambda world: row_access(self._job, self._launcher, world),
             proof=self._proof,
         )
         self._builder = RunBuilder(self._job, settings)

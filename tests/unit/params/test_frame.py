@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onecurve.job.row_point import StepVerdict
 from onecurve.params.frame import HEADER_BYTES, FrameError, decode, encode, lengths
 from onecurve.params.messages import Copy, Message, Pull, Push, Pushed, Refused, Relay, Rows
-from onecurve.params.step_log import RowCrew, StepLog, StepVerdict
+from onecurve.params.step_log import RowCrew, StepLog
 
 CREW = RowCrew(2, 3, start=5)
 ABOUT: dict[str, Any] = {"epoch": 7, "piece": 1_024, "sender": "rank0"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from onecurve.job.row_point import StepVerdict
 from onecurve.params.messages import (
     Answer,
     Message,
@@ -24,7 +25,7 @@ from onecurve.params.messages import (
     Sent,
 )
 from onecurve.params.replication import RowServer
-from onecurve.params.step_log import ReadyStep, RowCrew, StepVerdict
+from onecurve.params.step_log import ReadyStep, RowCrew
 from onecurve.params.view import Piece, View
 
 SLOTS, STEPS, SERVERS = 4, 4, ("a", "b", "c")
@@ -55,10 +56,11 @@ class History:
             words = tuple(part[at] for part in ready.parts)
             self.added[at] = (*before, (ready.step, words, ready.verdict))
 
+    def can_go_back(self, step: int) -> bool:
+        return any(ready.step == step + 1 for ready in self._steps)
+
     def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
         undone = [ready for ready in self._steps if ready.step > step]
-        assert undone, "the undone steps are not known any more"
-        assert undone[0].step == step + 1
         self._steps = self._steps[: -len(undone)]
         self.added = [words[:step] for words in self.added]
         return undone
@@ -68,6 +70,9 @@ class History:
 
     def get(self, _: Any) -> tuple[Any, ...]:
         return tuple(self.added)
+
+    def read(self, *_: Any) -> None:
+        raise AssertionError("no rank reads")
 
     def squares(self, _: int, parts: Sequence[Part]) -> tuple[Part, ...]:
         return tuple(parts)
@@ -140,6 +145,7 @@ class Rank:
 
     def take(self, message: Message) -> None:
         if isinstance(message, Refused):
+            assert message.lost is None, f"step {message.lost} is lost"
             if message.epoch > self.view.epoch:
                 self.view = self._world.view
             return
@@ -263,7 +269,7 @@ class World:
             self.messages.append((receiver, message))
 
     def _fault(self) -> None:
-        kind = self.draw.randrange(8)
+        kind = self.draw.randrange(9)
         name = self.draw.choice(SERVERS)
         if kind == 0 and self.messages:
             self.messages.pop(self.draw.randrange(len(self.messages)))
@@ -283,11 +289,28 @@ class World:
             self.kept = self.draw.randint(self.kept, self.decided)
         elif kind == 7:
             self._start_again()
+        elif kind == 8:
+            self._begin_anew()
 
     def _start_again(self) -> None:
         """All ranks end, and others, maybe more or fewer, begin from a step of which there is a snapshot."""
         start = self.draw.randint(self.kept, self.decided)
         self._crews.append(RowCrew(len(self._crews) + 1, self.draw.choice([1, 2, 3]), start))
+        self._start_ranks()
+
+    def _begin_anew(self) -> None:
+        """All ranks end, and others begin with the first step on new rows, in pieces of servers that live."""
+        living = [name for name in SERVERS if name not in self.crashed]
+        if len(living) < 2:
+            return
+        begins = sorted({0, *self.draw.sample(range(SLOTS), 1)})
+        pieces = {
+            begin: Piece(end, *self.draw.sample(living, 2))
+            for begin, end in zip(begins, [*begins[1:], SLOTS], strict=True)
+        }
+        self.view = View(self.view.epoch + 1, pieces, restarts=self.view.restarts + 1)
+        self.kept = 0
+        self._crews.append(RowCrew(len(self._crews) + 1, self.draw.choice([1, 2, 3])))
         self._start_ranks()
 
     def _split_or_swap(self) -> None:
@@ -300,7 +323,9 @@ class World:
             self._change({begin: Piece(piece.end, piece.backup, piece.primary)})
 
     def _change(self, pieces: dict[int, Piece]) -> None:
-        self.view = View(self.view.epoch + 1, dict(sorted({**self.view.pieces, **pieces}.items())))
+        self.view = replace(
+            self.view, epoch=self.view.epoch + 1, pieces=dict(sorted({**self.view.pieces, **pieces}.items()))
+        )
 
     def _may_lose(self, name: str) -> bool:
         """True if every piece has another copy. A rank that has lost both must be told, which is not simulated."""
@@ -385,6 +410,13 @@ class AnyStep(RowServer[Part]):
         ]
 
 
+class KeepsRows(RowServer[Part]):
+    """Goes on with its rows when all have begun anew."""
+
+    def change_view(self, view: View) -> list[Sent]:
+        return super().change_view(replace(view, restarts=0))
+
+
 class SameCrew(RowServer[Part]):
     """Takes the messages of all crews for those of one."""
 
@@ -407,7 +439,17 @@ def test_a_step_is_added_only_when_the_backup_has_it() -> None:
     assert [type(answer) for _, answer in answers] == [Pushed, Rows]
 
 
-@pytest.mark.parametrize("broken", [AnswersEarly, AnyEpoch, AnyStep, SameCrew])
+def test_a_crew_is_told_that_its_rows_are_lost() -> None:
+    """A server that has no rows cannot serve ranks that go on from a step."""
+    server = RowServer[Part]("a", RowCrew(0, 0), 0, History)
+    server.change_view(View(1, {0: Piece(1, "a")}))
+    pull = Pull(epoch=1, piece=0, sender="rank0", rank=0, crew=RowCrew(1, 1, start=5), step=6, received=5)
+    ((_, refused),) = server.take(pull)
+    assert isinstance(refused, Refused)
+    assert refused.lost == 5
+
+
+@pytest.mark.parametrize("broken", [AnswersEarly, AnyEpoch, AnyStep, SameCrew, KeepsRows])
 def test_a_planted_fault_is_found(broken: type[RowServer[Part]]) -> None:
     for seed in range(1_000):
         try:

@@ -17,6 +17,7 @@ from onecurve.device.device import local_device
 from onecurve.job.embedding import Embedding
 from onecurve.job.row_optimizer import RowwiseAdagrad
 from onecurve.params.exchange import Replicated
+from onecurve.params.rank_tables import RankTables
 from onecurve.params.tables import Tables
 from onecurve.runtime.saved_rows import SavedRows
 
@@ -27,12 +28,13 @@ class Training:
     def __init__(self, folder: Path, last: int = 2) -> None:
         self.store = LocalStore(folder)
         self.saver = Saver(self.store, None, local_device(0), Plan(), {}, Retention(last))
-        self.tables = Tables(Embedding("item", 2, RowwiseAdagrad()), lambda _: Replicated(None), 1, torch.float64)
-        self.rows = SavedRows(self.tables, rank=0)
+        table = Embedding("item", 2, RowwiseAdagrad())
+        self.holder = RankTables({"item": table}, {"item": Replicated(None)}, 1, torch.float64, 1.0)
+        self.rows = SavedRows(Tables(table, [self.holder], torch.float64), rank=0)
 
     def update(self, *ids: int) -> None:
         gradients = torch.ones(len(ids), 2, dtype=torch.float64)
-        self.tables.stores["item"].update(torch.tensor(ids), gradients, lr=0.1, updates=1)
+        self.holder.stores["item"].update(torch.tensor(ids), gradients, lr=0.1, updates=1)
 
     def save(self, step: int) -> int:
         """Save; return how many rows were written."""
@@ -42,12 +44,12 @@ class Training:
         return next(tensor.local.numel() for tensor in taken.tensors if tensor.name.endswith("/ids"))
 
     def load(self) -> None:
-        self.rows.load(Checkpoint(self.store, self.store.names()[-1]), can_be_base=True)
+        self.rows.load(Checkpoint(self.store, self.store.names()[-1]), can_be_base=True, updates=0)
 
     @property
     def contents(self) -> dict[int, list[float]]:
         """The row and the state of each id."""
-        store = self.tables.stores["item"]
+        store = self.holder.stores["item"]
         ids, rows, states = store.contents(torch.arange(len(store)))
         return dict(zip(ids.tolist(), torch.cat([rows, states], dim=1).tolist(), strict=True))
 
@@ -84,7 +86,7 @@ def test_a_snapshot_elsewhere_is_based_on_a_checkpoint_of_the_run(tmp_path: Path
     memory.saver.wait()
     loaded = Training(tmp_path / "disk")
     snapshot = Checkpoint(memory.store, memory.store.names()[-1], loaded.store)
-    loaded.rows.load(snapshot, can_be_base=False)
+    loaded.rows.load(snapshot, can_be_base=False, updates=0)
     assert loaded.contents == training.contents
     loaded.update(8)
     assert loaded.save(4) == 3, "rows 2, 7 and 8 are not in the checkpoint of step 1"

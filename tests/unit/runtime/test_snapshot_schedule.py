@@ -55,6 +55,27 @@ def test_auto_measures_with_its_first_snapshots_and_then_follows_the_rule() -> N
     assert all(gap == pytest.approx(math.sqrt(2 * 0.01 * 625) / 0.1, rel=0.1) for gap in gaps)
 
 
+def test_what_steps_lose_while_a_snapshot_is_sent_counts_as_its_cost() -> None:
+    """Copying takes 10 ms. Sending it takes four steps, each of which takes 0.2 s instead of 0.1 s."""
+    clock, taken, sent = Clock(), list[int](), -1
+    schedule = SnapshotSchedule("auto", clock=clock)
+    for step in range(1, 3001):
+        clock.time += 0.2 if step <= sent else 0.1
+        if schedule.due(step < sent) and step >= sent:
+            schedule.taken(0.01, is_on_its_way=True)
+            clock.time += 0.01
+            taken.append(step)
+            sent = step + 4
+    assert taken[-1] - taken[-2] == pytest.approx(0.41 / 0.01 / 0.1, rel=0.01)  # a hundredth of the time
+
+
+def test_a_snapshot_that_is_always_on_its_way_is_taken_as_often_as_asked() -> None:
+    schedule = SnapshotSchedule(1)
+    for _ in range(3):
+        assert schedule.due(is_on_its_way=True)
+        schedule.taken(0.1, is_on_its_way=True)
+
+
 def test_failures_make_snapshots_more_frequent() -> None:
     def gap(failures: int) -> int:
         clock = Clock()

@@ -21,19 +21,21 @@ import torch
 from onecurve.coordination.errors import JobKeyError
 from onecurve.coordination.local import LocalCoordination
 from onecurve.coordination.server import Server as CoordinationServer
+from onecurve.describe.row_servers import RowServerAddress, ServerOrder
 from onecurve.job.embedding import Embedding
 from onecurve.job.row_optimizer import Adam, RowwiseAdagrad
+from onecurve.job.row_point import StepVerdict
 from onecurve.params.row_client import RowClient
-from onecurve.params.served_rows import Gradients, ServedRows
+from onecurve.params.served_rows import ServedRows
 from onecurve.params.slots import SLOTS
-from onecurve.params.step_log import ReadyStep, RowCrew, StepVerdict
+from onecurve.params.step_log import ReadyStep, RowCrew
+from onecurve.params.table_holder import Gradients
 from onecurve.params.view import View
-from onecurve.params.view_changes import first_view, slots_by_server
+from onecurve.params.view_changes import slots_by_server
 from onecurve.servers.greeting import Greeting, connect_rank
-from onecurve.servers.rank_views import RankViews
-from onecurve.servers.row_process import ServerOrder
+from onecurve.servers.rank_servers import RankServers
 from onecurve.servers.settings import RowSettings, TableSettings
-from onecurve.servers.view_follower import SERVERS_PREFIX, VIEW_KEY, decoded_server, encoded
+from onecurve.servers.view_follower import SERVERS_PREFIX
 
 TABLES = [Embedding("item", 8, Adam()), Embedding("user", 4, RowwiseAdagrad())]
 SETTINGS = RowSettings([TableSettings.of(table) for table in TABLES], seed=3, dtype="float64")
@@ -49,7 +51,7 @@ class Servers:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.port = self._do(self._start_coordination())
+        self.address = RowServerAddress("127.0.0.1", self._do(self._start_coordination()), self.key.hex())
 
     async def _start_coordination(self) -> int:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -63,14 +65,7 @@ class Servers:
 
     def start(self, *names: str) -> None:
         for name in names:
-            order = ServerOrder(
-                name=name,
-                machine=name,
-                listen="127.0.0.1",
-                coordination_host="127.0.0.1",
-                coordination_port=self.port,
-                key=self.key.hex(),
-            )
+            order = ServerOrder(name=name, machine=name, listen="127.0.0.1", service=self.address)
             process = subprocess.Popen(
                 [sys.executable, "-m", "onecurve.servers.row_process"],
                 stdin=subprocess.PIPE,
@@ -87,16 +82,19 @@ class Servers:
     def begin(self, *names: str) -> None:
         """Start servers, and divide the slots among them."""
         self.start(*names)
-        entries = {name: self._do(self.coordination.get(SERVERS_PREFIX + name)) for name in names}
-        view = first_view({name: decoded_server(entry.value) for name, entry in entries.items()}, 2)
-        assert self._do(self.coordination.create(VIEW_KEY, encoded(view)))
+        with self.reached() as servers:
+            servers.begin_anew()
+
+    def reached(self) -> RankServers:
+        """The servers as a rank reaches them."""
+        return RankServers(self.address, SETTINGS)
 
     def send(self, name: str, number: int) -> None:
         os.kill(self._processes[name].pid, number)
 
     def view(self) -> View:
-        with RankViews("127.0.0.1", self.port, self.key) as views:
-            return views.current()
+        with self.reached() as servers:
+            return servers.current()
 
     def close(self) -> None:
         for process in self._processes.values():
@@ -134,9 +132,8 @@ def train(servers: Servers, crew: RowCrew, until: int, at_step: Callable[[int], 
 
     def rank(number: int) -> None:
         name = f"rank{number}-{crew.number}"
-        connect = lambda address: connect_rank(address, servers.key, Greeting(name, SETTINGS))  # noqa: E731
-        with RankViews("127.0.0.1", servers.port, servers.key) as views:
-            client = RowClient(name, number, crew, views, connect)
+        with servers.reached() as reached:
+            client = RowClient(name, number, crew, reached, lambda address: reached.connect(address, name))
             for before in range(max(1, crew.start - 1), crew.start + 1):
                 client.decide(before, verdict(before))
             for step in range(crew.start + 1, until + 1):
@@ -213,11 +210,8 @@ def test_strangers_are_refused_and_serving_continues(servers: Servers) -> None:
         with socket.create_connection((host, int(port))) as connected:
             connected.sendall(raw)
     with pytest.raises(JobKeyError):
-        connect_rank(address, secrets.token_bytes(32), Greeting("rank0", SETTINGS))
-    with connect_rank(address, servers.key, Greeting("rank9", SETTINGS)) as connected:
+        connect_rank(address, secrets.token_bytes(32), Greeting("rank0"))
+    with connect_rank(address, servers.key, Greeting("rank9")) as connected:
         connected.sendall(b"no frame" * 10)
         assert connected.recv(1) == b""
     train(servers, RowCrew(1, RANKS), 4)
-    other = RowSettings(SETTINGS.tables, seed=4, dtype="float64")
-    with connect_rank(address, servers.key, Greeting("rank8", other)) as connected:
-        assert connected.recv(1) == b""

@@ -23,7 +23,7 @@ async def followed(view: View, name: str = "a") -> tuple[LocalCoordination, View
     for server, address in SERVERS.items():
         await coordination.create(SERVERS_PREFIX + server, encoded(address))
     await coordination.create(VIEW_KEY, encoded(view))
-    follower = ViewFollower(name, coordination, 2, lambda _: None)
+    follower = ViewFollower(name, coordination, lambda _: None)
     task = asyncio.create_task(follower.follow())
     await asyncio.sleep(0.05)
     return coordination, follower, task

@@ -106,10 +106,10 @@ def test_a_refused_plan_does_not_end_the_check() -> None:
 def test_a_failing_plan_on_one_rank_does_not_end_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     original = plan_checker.assemble
 
-    def failing(job, resolved, *rest):
+    def failing(job, resolved, *rest, **options):
         if resolved.plan.rounds == 2:
             raise RuntimeError("no kernel")
-        return original(job, resolved, *rest)
+        return original(job, resolved, *rest, **options)
 
     monkeypatch.setattr(plan_checker, "assemble", failing)
     result = oc.check(SMALL, plans=["mb4×2", "mb8"], steps=1, quiet=True)

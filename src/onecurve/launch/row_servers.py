@@ -1,0 +1,93 @@
+"""The row servers of a job on this host: processes, and the service through which they agree."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+
+from onecurve.coordination.channel import JOB_KEY_BYTES
+from onecurve.coordination.server import Server
+from onecurve.describe.convert import to_json
+from onecurve.describe.row_servers import RowServerAddress, ServerOrder
+
+_LOOPBACK = "127.0.0.1"
+_POLL_SECONDS = 0.05
+_SHORT_SECONDS = 5.0
+"""A server that ends sooner than this is not replaced: another one would end too."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Started:
+    process: subprocess.Popen[bytes]
+    time: float = field(default_factory=time.monotonic)
+
+
+class LocalRowServers:
+    """Servers that live as long as this process. One that dies is replaced."""
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(JOB_KEY_BYTES)
+        self._service: Server | None = None
+        self._address: RowServerAddress | None = None
+        self._servers: list[_Started] = []
+        self._names = 0
+        self._watching: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    def start(self, count: int) -> RowServerAddress:
+        """Have at least so many servers; return where they are found."""
+        if self._address is None:
+            listener = socket.create_server((_LOOPBACK, 0))
+            self._service = Server(listener, self._key)
+            self._service.start()
+            self._address = RowServerAddress(_LOOPBACK, listener.getsockname()[1], self._key.hex())
+            self._watching = asyncio.create_task(self._watch())
+        while len(self._servers) < count:
+            self._servers.append(self._start(self._address))
+        return self._address
+
+    def close(self) -> None:
+        """End all servers. Their rows are gone."""
+        if self._watching is not None:
+            self._watching.cancel()
+        for server in self._servers:
+            server.process.kill()
+            server.process.wait()
+        self._servers.clear()
+        if self._service is not None:
+            self._closing = asyncio.create_task(self._service.close())
+            self._service = None
+
+    def _start(self, address: RowServerAddress) -> _Started:
+        self._names += 1
+        order = ServerOrder(
+            name=f"server{self._names}", machine="localhost", listen=_LOOPBACK, service=address, parent=os.getpid()
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-m", "onecurve.servers.row_process"],
+            stdin=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(to_json(order).encode() + b"\n")
+        return _Started(process)
+
+    async def _watch(self) -> None:
+        """Replace servers that have ended."""
+        assert self._address is not None
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            for place, server in enumerate(self._servers):
+                status = server.process.poll()
+                if status is None or time.monotonic() - server.time < _SHORT_SECONDS:
+                    continue
+                _log.warning("a row server has ended with status %d; another one takes its place", status)
+                self._servers[place] = self._start(self._address)

@@ -1,0 +1,219 @@
+"""Tables whose rows are on servers, as one rank sees them.
+
+The servers count steps of their own, row steps: each step of the training is one, and so is each part of a checkpoint
+that is loaded into them.
+"""
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from onecurve.describe.slots import SLOTS, owned_slots
+from onecurve.device.collectives import Group, broadcast_first_text
+from onecurve.job.embedding import EmbeddingTable
+from onecurve.job.initial_rows import initial_rows
+from onecurve.job.row_point import RowPoint, StepVerdict
+from onecurve.params.row_client import RowClient, Views
+from onecurve.params.served_rows import RowsRead, StoredRows
+from onecurve.params.slots import slots_of
+from onecurve.params.step_log import RowCrew
+from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts
+
+_LOAD_STEPS = 16
+"""A checkpoint is loaded in so many parts."""
+
+
+class RowServers(Views, Protocol):
+    """The servers of a job, as a rank reaches them."""
+
+    def begin_anew(self) -> int:
+        """Have all servers forget their rows, and divide the slots among those that live; return the epoch in which
+        they begin. One rank calls it."""
+
+    def wait_for(self, epoch: int) -> None:
+        """Wait for the view of this epoch, or a later one."""
+
+    def next_crew(self) -> int:
+        """Return a number that is higher than all before. One rank calls it."""
+
+    def connect(self, address: str, name: str) -> socket.socket:
+        """Connect to a server, by this name."""
+
+    def close(self) -> None: ...
+
+
+class ServedTables:
+    """Some tables. Before the first step, and before anything is loaded, all rows have their first values."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, EmbeddingTable],
+        servers: RowServers,
+        group: Group,
+        seed: int,
+        dtype: torch.dtype,
+        check: Callable[[], object],
+    ) -> None:
+        """`group`: the ranks that process different samples. `check`: called while this rank waits for servers; what it
+        raises ends the waiting."""
+        self._tables, self._servers, self._group = tables, servers, group
+        self._seed, self._dtype, self._check = seed, dtype, check
+        self._rank, self._ranks = (0, 1) if group is None else (group.rank(), group.size())
+        self._client: RowClient | None = None
+        self._step = 0
+        self.keeps_steps = False
+        """True if the ranks may go back to a snapshot."""
+        self._points: deque[int] = deque(maxlen=2)
+        """The steps that the ranks may go back to."""
+
+    @property
+    def tables(self) -> Sequence[str]:
+        return list(self._tables)
+
+    def fetch(self, table: str, ids: Tensor) -> Tensor:
+        width = self._tables[table].width
+        if self._client is None:
+            return initial_rows(self._seed, table, ids, width, self._dtype)
+        if not ids.numel():
+            return torch.empty(0, width, dtype=self._dtype)
+        return self._client.pull(self._step + 1, {table: ids})[table]
+
+    def begin_step(self) -> None:
+        if self._client is None:
+            self._begin_anew()
+
+    def reduce(self, gradients: Gradients) -> Tensor:
+        assert self._client is not None
+        squares = self._client.push(self._step + 1, gradients)
+        assert squares is not None
+        return squares.sum() if self._rank == 0 else torch.zeros((), dtype=torch.float64)
+
+    def update(self, factor: float, lr_factor: float) -> None:
+        self._decide(StepVerdict(factor=factor, lr_factor=lr_factor))
+
+    def skip(self) -> None:
+        self._decide(StepVerdict(is_skipped=True))
+
+    def count(self, table: str, since: int) -> RowCount:
+        changed = total = 0
+        for read in self._read(since, limit=0):
+            changed, total = changed + read.counts[table][0], total + read.counts[table][1]
+        return RowCount(changed, total)
+
+    def begin_epoch(self) -> int:
+        return self._step + 1
+
+    def parts_to_save(self, since: int) -> Iterator[tuple[str, TableParts]]:
+        found: dict[str, list[StoredRows]] = {name: [] for name in self._tables}
+        for read in self._read(since):
+            for name, stored in read.tables.items():
+                found[name].append(stored)
+        for name, stored_parts in found.items():
+            table = self._tables[name]
+            states = table.optimizer.state_width(table.width)
+            ids = torch.cat([torch.empty(0, dtype=torch.int64), *(part.ids for part in stored_parts)])
+            nothing = torch.empty(0, table.width + states, dtype=self._dtype)
+            values = torch.cat([nothing, *(part.values for part in stored_parts)])
+            slots = slots_of(ids)
+            order = slots.argsort(stable=True)
+            rows, of_rows = values[order].split([table.width, states], dim=1)  # type: ignore[no-untyped-call]
+            ends = slots.bincount(minlength=SLOTS).cumsum(0)
+            yield name, TableParts(ends, ids[order], rows.contiguous(), of_rows.contiguous())
+
+    def load(self, base: ReadRows | None, newest: ReadRows, updates: int) -> int:
+        self._begin_anew()
+        if base is not None:
+            self._load(base, updates)
+        epoch = self._step + 1
+        self._load(newest, updates)
+        return self._step + 1 if base is None else epoch
+
+    @property
+    def point(self) -> RowPoint | None:
+        """Where the rows stand; None if they have their first values."""
+        return None if self._client is None else RowPoint(self._step, tuple(self._client.verdicts.values()))
+
+    def note_snapshot(self) -> None:
+        """The ranks may go back to here. They will not go back to before the snapshot before this one."""
+        self._points.append(self._step)
+        if self._client is not None:
+            self._client.kept = self._points[0]
+
+    def go_back(self, point: RowPoint) -> None:
+        """Continue from an earlier point, as other ranks. Raises a RowsLostError if the servers do not have it."""
+        self._begin_crew(point.step)
+        assert self._client is not None
+        for step, verdict in enumerate(point.verdicts, point.step - len(point.verdicts) + 1):
+            self._client.decide(step, verdict)
+        for _ in self._read(0, limit=0):
+            pass
+
+    def close(self) -> None:
+        """Let go of the servers."""
+        self._close_client()
+        self._servers.close()
+
+    def _close_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _begin_anew(self) -> None:
+        begun = broadcast_first_text(self._group, str(self._servers.begin_anew()) if self._rank == 0 else "")
+        self._servers.wait_for(int(begun))  # or this rank would ask for rows that are no longer meant
+        self._begin_crew(0)
+
+    def _begin_crew(self, start: int) -> None:
+        self._close_client()
+        number = broadcast_first_text(self._group, str(self._servers.next_crew()) if self._rank == 0 else "")
+        crew = RowCrew(int(number), self._ranks, start)
+        name = f"rank{self._rank} of crew {number}"
+        self._client = RowClient(
+            name, self._rank, crew, self._servers, lambda address: self._servers.connect(address, name), self._check
+        )
+        self._step = start
+        self._points = deque([start], maxlen=2)
+        self._client.kept = start
+
+    def _decide(self, verdict: StepVerdict) -> None:
+        assert self._client is not None
+        self._step += 1
+        self._client.decide(self._step, verdict)
+        if not self.keeps_steps:
+            self._client.kept = self._step
+
+    def _load(self, read: ReadRows, updates: int) -> None:
+        """Send saved rows to the servers, each rank those of its slots. An error is raised when all ranks are done."""
+        assert self._client is not None
+        own, error = owned_slots(self._rank, self._ranks), None
+        for number in range(_LOAD_STEPS):
+            part: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self._tables}
+            slots = owned_part(own, number, _LOAD_STEPS)
+            try:
+                for name, ids, rows, states in read(self.tables, slots) if len(slots) and error is None else ():
+                    part[name].append((ids, torch.cat([rows, states], dim=1).to(self._dtype)))
+            except Exception as raised:
+                error = raised
+            found = {
+                name: (torch.cat([ids for ids, _ in parts]), torch.cat([values for _, values in parts]))
+                for name, parts in part.items()
+                if parts
+            }
+            self._client.push(self._step + 1, found)
+            self._decide(StepVerdict(is_load=True, updates=updates))
+        if error is not None:
+            raise error
+
+    def _read(self, since: int, limit: int | None = None) -> Iterator[RowsRead]:
+        if self._client is not None:
+            own = owned_slots(self._rank, self._ranks)
+            yield from self._client.read(self._step + 1, own, since, limit)
+
+
+def owned_part(slots: range, number: int, parts: int) -> range:
+    """One of several parts of consecutive slots."""
+    return slots[len(slots) * number // parts : len(slots) * (number + 1) // parts]

@@ -1,0 +1,44 @@
+"""How a launched rank reaches the row servers of its job."""
+
+from collections.abc import Mapping
+
+import torch
+
+from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.row_servers import RowServerAddress
+from onecurve.device.collectives import all_gather_text
+from onecurve.device.world import World
+from onecurve.job.embedding import EmbeddingTable
+from onecurve.job.job import Job
+from onecurve.launch.launcher import Launcher
+from onecurve.launch.own_row_servers import own_row_servers
+from onecurve.runtime.row_tables import RowAccess
+from onecurve.servers.rank_servers import RankServers
+from onecurve.servers.settings import RowSettings
+
+
+def row_access(job: Job, launcher: Launcher | None, world: World) -> RowAccess | None:
+    """Return how the row servers of a job are reached; None if it has none.
+
+    `launcher`: who has started this rank; None if it was not onecurve.
+    """
+    params = job.row_servers
+    if params is None:
+        return None
+    if world.size != world.local_size:
+        raise OnecurveError(f"Job: params={params.address!r} starts servers on one host, but this run has several")
+
+    def connect(tables: Mapping[str, EmbeddingTable], dtype: torch.dtype) -> RankServers:
+        settings = RowSettings.of(tables.values(), job.seed, dtype)
+        return RankServers(_address(params.servers, launcher, world), settings, params.servers, params.replicas)
+
+    return RowAccess(connect, launcher) if launcher is not None else RowAccess(connect)
+
+
+def _address(servers: int, launcher: Launcher | None, world: World) -> RowServerAddress:
+    """Have so many servers on this host; return where they are found. All ranks call it."""
+    if launcher is not None:
+        return launcher.row_servers(servers)
+    text = to_json(own_row_servers().start(servers)) if world.rank == 0 else ""
+    return from_json(RowServerAddress, all_gather_text(text)[0].encode(), "row servers")
