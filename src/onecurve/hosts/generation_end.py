@@ -1,6 +1,5 @@
 """How a generation ended, as its leader knows it."""
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.generation import SnapshotPoint
 from onecurve.describe.host import HostReport
 from onecurve.launch.failure import first_failure, is_cause
+from onecurve.launch.process import status_text
 
 
 @dataclass(frozen=True)
@@ -94,4 +94,4 @@ def _ending(failure: RankFailure) -> str:
         return "out of memory"
     if failure.text:
         return failure.text.splitlines()[-1]
-    return signal.Signals(-failure.exit_status).name if failure.exit_status < 0 else f"status {failure.exit_status}"
+    return status_text(failure.exit_status)

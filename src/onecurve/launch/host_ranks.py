@@ -57,7 +57,7 @@ class HostRanks:
         self._stragglers: list[Straggler] = []
         """Ranks that are slow, of which nobody has been told."""
         self._kernel_kills = KernelKills()
-        self._row_servers = LocalRowServers()
+        self._row_servers = LocalRowServers(say)
         self._changed = asyncio.Event()
         self._lost_template: Exception | None = None
 

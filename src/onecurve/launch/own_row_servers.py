@@ -2,18 +2,21 @@
 
 import asyncio
 import atexit
+import logging
 import threading
 from functools import cache
 
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.launch.row_servers import LocalRowServers
 
+_log = logging.getLogger(__name__)
+
 
 class OwnRowServers:
     """Servers that are started by a thread of this process."""
 
     def __init__(self) -> None:
-        self._servers = LocalRowServers()
+        self._servers = LocalRowServers(_log.warning)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="onecurve row servers", daemon=True).start()
         atexit.register(self._close)

@@ -12,6 +12,11 @@ def kill_process(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def status_text(status: int) -> str:
+    """How a process has ended, for a person: `SIGKILL`, or `status 1`."""
+    return signal.Signals(-status).name if status < 0 else f"status {status}"
+
+
 def is_stopped(pid: int) -> bool:
     """True if a signal such as SIGSTOP has stopped the process; a debugger that has stopped it does not count."""
     try:

@@ -1,30 +1,30 @@
 """The row servers of a job on this host: processes, and the service through which they agree."""
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from onecurve.coordination.channel import JOB_KEY_BYTES
 from onecurve.coordination.server import Server
 from onecurve.describe.convert import to_json
 from onecurve.describe.row_servers import RowServerAddress, ServerOrder
+from onecurve.launch.process import status_text
 
 _LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.05
 _SHORT_SECONDS = 5.0
 """A server that ends sooner than this is not replaced: another one would end too."""
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass
 class _Started:
+    name: str
     process: subprocess.Popen[bytes]
     time: float = field(default_factory=time.monotonic)
 
@@ -32,7 +32,9 @@ class _Started:
 class LocalRowServers:
     """Servers that live as long as this process. One that dies is replaced."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """`say`: told that a server was lost."""
+        self._say = say
         self._key = secrets.token_bytes(JOB_KEY_BYTES)
         self._service: Server | None = None
         self._address: RowServerAddress | None = None
@@ -67,9 +69,8 @@ class LocalRowServers:
 
     def _start(self, address: RowServerAddress) -> _Started:
         self._names += 1
-        order = ServerOrder(
-            name=f"server{self._names}", machine="localhost", listen=_LOOPBACK, service=address, parent=os.getpid()
-        )
+        name = f"server{self._names}"
+        order = ServerOrder(name=name, machine="localhost", listen=_LOOPBACK, service=address, parent=os.getpid())
         process = subprocess.Popen(
             [sys.executable, "-m", "onecurve.servers.row_process"],
             stdin=subprocess.PIPE,
@@ -78,7 +79,7 @@ class LocalRowServers:
         assert process.stdin is not None
         with process.stdin:
             process.stdin.write(to_json(order).encode() + b"\n")
-        return _Started(process)
+        return _Started(name, process)
 
     async def _watch(self) -> None:
         """Replace servers that have ended."""
@@ -89,5 +90,5 @@ class LocalRowServers:
                 status = server.process.poll()
                 if status is None or time.monotonic() - server.time < _SHORT_SECONDS:
                     continue
-                _log.warning("a row server has ended with status %d; another one takes its place", status)
-                self._servers[place] = self._start(self._address)
+                new = self._servers[place] = self._start(self._address)
+                self._say(f"lost row server {server.name} ({status_text(status)}); {new.name} takes its place")

@@ -83,8 +83,7 @@ class ServedTables:
         return self._client.pull(self._step + 1, {table: ids})[table]
 
     def begin_step(self) -> None:
-        if self._client is None:
-            self._begin_anew()
+        self.begin()
 
     def reduce(self, gradients: Gradients) -> Tensor:
         assert self._client is not None
@@ -131,6 +130,11 @@ class ServedTables:
         epoch = self._step + 1
         self._load(newest, updates)
         return self._step + 1 if base is None else epoch
+
+    def begin(self) -> None:
+        """Begin without any row, unless rows were loaded. Waits for the servers to start."""
+        if self._client is None:
+            self._begin_anew()
 
     @property
     def point(self) -> RowPoint | None:

@@ -61,11 +61,12 @@ class SavedRows:
                 return replace(holder.point, since=since)
         return None
 
-    def keep_steps(self) -> None:
-        """Snapshots will be taken, to which the ranks may go back."""
+    def begin(self, keeps_steps: bool) -> None:
+        """The training begins. `keeps_steps`: snapshots are taken, to which the ranks may go back."""
         for holder in self._holders:
             if isinstance(holder, ServedTables):
-                holder.keeps_steps = True
+                holder.keeps_steps = keeps_steps
+                holder.begin()
 
     def load(self, checkpoint: Checkpoint, can_be_base: bool, updates: int, point: RowPoint | None = None) -> None:
         """Replace all rows by those of a checkpoint, whatever plan has saved it. All ranks call it together.

@@ -31,6 +31,7 @@ from onecurve.servers.view_follower import SERVERS_PREFIX, ViewFollower, encoded
 _NOBODY = RowCrew(0, 0)
 """The crew before the first one."""
 _LEASE_SECONDS = 3.0
+_VIEW_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class RowProcess:
         self._service: RowService | None = None
         self._stores: Mapping[str, RowStore] = {}
         self._restarts = 0
+        self._is_begun = asyncio.Event()
         self._follower: ViewFollower | None = None
         self._failure: asyncio.Future[None]
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,13 +76,22 @@ class RowProcess:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             greeting = await welcome(reader, writer, self._key)
-            if self._service is None:
-                raise OnecurveError("it does not know the job yet")
+            service = await self._begun()
         except OnecurveError as error:
             _log.warning("connection refused: %s", error)
             writer.close()
             return
-        await self._service.serve(greeting.name, reader, writer)
+        await service.serve(greeting.name, reader, writer)
+
+    async def _begun(self) -> RowService:
+        """The service, once a view has told this server about a job: whoever connects may have seen it before."""
+        try:
+            async with asyncio.timeout(_VIEW_SECONDS):
+                await self._is_begun.wait()
+        except TimeoutError:
+            raise OnecurveError("no view has told this server about a job") from None
+        assert self._service is not None
+        return self._service
 
     def _take_view(self, view: View) -> None:
         if self._restarts != view.restarts:
@@ -89,6 +100,7 @@ class RowProcess:
             self._stores = settings.new_stores()
             if self._service is None:
                 self._service = self._new_service(settings)
+                self._is_begun.set()
         if self._service is not None:
             self._service.change_view(view)
 
