@@ -156,8 +156,6 @@ ZOO: tuple[ZooModel, ...] = (
 
 CI_MODELS: tuple[str, ...] = (
     "t5",  # encoder-decoder model
-    "vit_hf",  # encoder, vision
-    "wav2vec2",  # speech
     "ema_buffer",  # state that forward changes
     "vae",  # random draws in forward
     "lora",  # decoder, with LoRA
