@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import onecurve
-from onecurve.cli.commands import check_command, export_command, plan_command, probe_command, run_command
+from onecurve.cli.commands import (
+    check_command,
+    export_command,
+    plan_command,
+    probe_command,
+    run_command,
+    serve_command,
+)
 
 
 def read_arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -31,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(verbs)
     _add_probe(verbs)
     _add_export(verbs)
+    _add_serve(verbs)
     return parser
 
 
@@ -149,6 +157,17 @@ def _add_export(verbs: Verbs) -> None:
     export.add_argument("--out", metavar="PATH", help="file or folder to write (default: in the run's folder)")
     export.add_argument("--script", metavar="FILE", help="the run's script, which int8 needs")
     export.add_argument("--best", action="store_true", help="use the best evaluation's checkpoint, not the newest")
+
+
+def _add_serve(verbs: Verbs) -> None:
+    serve = _add_verb(verbs, "serve", serve_command, "hold rows of embedding tables on this machine")
+    serve.add_argument("address", metavar="ADDRESS", help="etcd://HOST:PORT,…/NAME, as in the job's params")
+    serve.add_argument(
+        "--listen", metavar="HOST", help="address at which it is reached (default: the one from which etcd is reached)"
+    )
+    serve.add_argument(
+        "--tls", metavar="FOLDER", help="folder with ca.pem, cert.pem and key.pem; needed between machines"
+    )
 
 
 def _add_verb(

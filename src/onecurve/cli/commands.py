@@ -48,6 +48,17 @@ def run_command(chosen: argparse.Namespace) -> int:
     return interrupted_status(summary.ended) if summary.interrupted else 0
 
 
+def serve_command(chosen: argparse.Namespace) -> int:
+    from onecurve.verbs.serve import serve
+
+    def say(where: str) -> None:
+        text = f"serving rows of {chosen.address} at {where}; SIGTERM hands them over to other servers, and ends it"
+        print(to_json({"version": _JSON_VERSION, "serving": where}) if chosen.json else text, flush=True)
+
+    serve(chosen.address, listen=chosen.listen, tls=chosen.tls, on_ready=say)
+    return 0
+
+
 def _submit(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.submit import submit_run
 

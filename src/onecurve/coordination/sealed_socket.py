@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+import ssl
 from collections.abc import Iterator
 
 from onecurve.coordination.channel import (
@@ -69,11 +70,15 @@ class SealedSocket:
         return message_bytes(memoryview(_receive(self._socket, HEADER_BYTES)), 0)
 
 
-def connect_with_key(host: str, port: int, key: bytes, seconds: float) -> tuple[socket.socket, Channel]:
+def connect_with_key(
+    host: str, port: int, key: bytes, seconds: float, tls: ssl.SSLContext | None = None
+) -> tuple[socket.socket, Channel]:
     """Connect to a server that knows the key; return the connection, and the channel that seals its messages."""
     connected = socket.create_connection((host, port), seconds)
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            connected = tls.wrap_socket(connected)
         handshake = ClientHandshake(key, secrets.token_bytes(SESSION_BYTES))
         connected.sendall(handshake.hello())
         proof, channel = handshake.prove(_receive(connected, CHALLENGE_BYTES))

@@ -99,6 +99,8 @@ class JobCosts:
     """Copies of its part of the training state that each rank keeps in host memory."""
     tables: tuple[TableUse, ...] = ()
     """How the model's embedding tables are used, as far as they were sampled."""
+    has_row_servers: bool = False
+    """True if rows of embedding tables may be on servers."""
     refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Axes along which the model cannot be split, each with the reason."""
 

@@ -1,5 +1,6 @@
 """Where row servers are found, and what one is started with."""
 
+import hashlib
 from dataclasses import dataclass
 
 
@@ -7,10 +8,17 @@ from dataclasses import dataclass
 class RowServerAddress:
     """The service through which the row servers of a job agree."""
 
-    host: str
-    port: int
+    service: str
+    """`HOST:PORT` of a launcher's, or `etcd://HOST:PORT,…/NAME`."""
     key: str
     """The key that all of them know, in hexadecimal digits."""
+    tls: str = ""
+    """Folder with the certificates for connections; empty if they are not encrypted."""
+
+    @staticmethod
+    def of_etcd(address: str, tls: str) -> "RowServerAddress":
+        """Servers that agree through etcd. Who may connect is decided by certificates, not by a key."""
+        return RowServerAddress(address, hashlib.sha256(address.rpartition("/")[2].encode()).hexdigest(), tls)
 
 
 @dataclass(frozen=True)
@@ -20,8 +28,9 @@ class ServerOrder:
     name: str
     """One that no server has had before."""
     machine: str
+    """No two copies of a row are on the same."""
     listen: str
     """Address of this host at which it is reached."""
-    service: RowServerAddress
+    address: RowServerAddress
     parent: int | None = None
     """The process with which it ends; None if it goes on alone."""

@@ -49,7 +49,7 @@ class LocalRowServers:
             listener = socket.create_server((_LOOPBACK, 0))
             self._service = Server(listener, self._key)
             self._service.start()
-            self._address = RowServerAddress(_LOOPBACK, listener.getsockname()[1], self._key.hex())
+            self._address = RowServerAddress(f"{_LOOPBACK}:{listener.getsockname()[1]}", self._key.hex())
             self._watching = asyncio.create_task(self._watch())
         while len(self._servers) < count:
             self._servers.append(self._start(self._address))
@@ -70,7 +70,7 @@ class LocalRowServers:
     def _start(self, address: RowServerAddress) -> _Started:
         self._names += 1
         name = f"server{self._names}"
-        order = ServerOrder(name=name, machine="localhost", listen=_LOOPBACK, service=address, parent=os.getpid())
+        order = ServerOrder(name=name, machine=name, listen=_LOOPBACK, address=address, parent=os.getpid())
         process = subprocess.Popen(
             [sys.executable, "-m", "onecurve.servers.row_process"],
             stdin=subprocess.PIPE,

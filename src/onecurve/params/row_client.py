@@ -2,6 +2,7 @@
 
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -261,10 +262,13 @@ class _Connection:
 
     def receive(self) -> list[Message]:
         """Take in what has arrived; return the messages that are complete."""
-        received = self.socket.recv(_READ_BYTES)
-        if not received:
-            raise ConnectionResetError("the server has closed the connection")
-        self._buffer += received
+        while True:
+            received = self.socket.recv(_READ_BYTES)
+            if not received:
+                raise ConnectionResetError("the server has closed the connection")
+            self._buffer += received
+            if not isinstance(self.socket, ssl.SSLSocket) or not self.socket.pending():  # which no selector sees
+                break
         messages: list[Message] = []
         while len(self._buffer) >= HEADER_BYTES:
             body, tensors = lengths(bytes(self._buffer[:HEADER_BYTES]))

@@ -27,6 +27,10 @@ class Piece:
     joins_as: Place = "backup"
     """What it will be."""
 
+    def other_than(self, place: Place) -> str:
+        """The server in the other place; empty if there is none."""
+        return self.backup if place == "primary" else self.primary
+
     @property
     def servers(self) -> tuple[str, ...]:
         """All that have its rows, or are getting them."""
@@ -63,4 +67,6 @@ class ServerAddress:
     address: str
     """`HOST:PORT`."""
     machine: str
-    """Two copies of a piece are on different machines, if there are several."""
+    """Two copies of a piece are on different machines."""
+    is_leaving: bool = False
+    """True if it will end once others have its rows."""

@@ -21,11 +21,12 @@ def first_view(
     """Divide the slots among servers, which forget all rows. `copies`: of each piece, 1 or 2. `before`: the newest view
     so far, if there is one. `settings`: what they must know of the job."""
     pieces: dict[int, Piece] = {}
-    names = list(servers)
+    names = [name for name, server in servers.items() if not server.is_leaving]
     for number, name in enumerate(names):
         slots = owned_slots(number, len(names))
         others = [*names[number + 1 :], *names[:number]]
-        backup = _other_machine_first(servers, name, others)[0] if copies > 1 and others else ""
+        backups = [other for other in others if servers[other].machine != servers[name].machine]
+        backup = backups[0] if copies > 1 and backups else ""
         pieces[slots.start] = Piece(end=slots.stop, primary=name, backup=backup)
     epoch, restarts = (before.epoch, before.restarts) if before is not None else (0, 0)
     return View(
@@ -65,8 +66,8 @@ def _without(piece: Piece, gone: str) -> Piece:
 
 
 def with_server(view: View, name: str, server: ServerAddress) -> View | None:
-    """A server has come. It has no rows yet."""
-    if name in view.servers:
+    """A server has come, without any rows, or wants to leave."""
+    if view.servers.get(name) == server:
         return None
     return replace(view, epoch=view.epoch + 1, servers={**view.servers, name: server})
 
@@ -90,7 +91,9 @@ def next_move(view: View, copies: int) -> View | None:
     """
     if any(piece.joining for piece in view.pieces.values()):
         return None
-    moves = chain(_missing_backups(view, copies), _moves(view, "primary"), _moves(view, "backup"))
+    moves = chain(
+        _missing_backups(view, copies), _moves(view, "primary"), _moves(view, "backup"), _backups_that_leave(view)
+    )
     return next(moves, None)
 
 
@@ -99,21 +102,27 @@ def _missing_backups(view: View, copies: int) -> Iterator[View]:
     for begin, piece in view.pieces.items():
         if piece.backup or copies < 2 or not piece.primary:
             continue
-        others = sorted((name for name in view.servers if name != piece.primary), key=lambda name: held[name])
+        others = [name for name in view.servers if _may_take(view, name, piece.primary)]
         if others:
-            yield _joining(view, begin, _other_machine_first(view.servers, piece.primary, others)[0], "backup")
+            yield _joining(view, begin, min(others, key=lambda name: held[name]), "backup")
 
 
 def _moves(view: View, place: Place) -> Iterator[View]:
     """Move slots from servers that have more than their share in this place to those that have less."""
     held = slots_by_server(view, place)
-    share = sum(held.values()) / max(1, len(held))
+    staying = [name for name, server in view.servers.items() if not server.is_leaving]
+    share = sum(held.values()) / max(1, len(staying))
+    shares = {name: share if name in staying else 0.0 for name in held}
     by_slots = sorted(held, key=lambda name: held[name])
     for giver in reversed(by_slots):
         for taker in by_slots:
-            surplus, lack = held[giver] - share, share - held[taker]
-            if min(surplus, lack) >= 0.5 and max(surplus, lack) > _TOLERANCE * share:
-                yield from _move(view, place, giver, taker, round(min(surplus, lack)))
+            surplus, lack = held[giver] - shares[giver], shares[taker] - held[taker]
+            is_needed = giver not in staying or max(surplus, lack) > _TOLERANCE * share
+            if min(surplus, lack) >= 0.5 and is_needed:
+                yield from _move(view, place, giver, taker, max(1, round(min(surplus, lack))))
+    for giver in (name for name in by_slots if name not in staying and held[name]):
+        for taker in staying:  # what nobody lacks is taken as it is, and divided later
+            yield from _move(view, place, giver, taker, held[giver])
 
 
 def _move(view: View, place: Place, giver: str, taker: str, slots: int) -> Iterator[View]:
@@ -123,7 +132,11 @@ def _move(view: View, place: Place, giver: str, taker: str, slots: int) -> Itera
         for begin, piece in view.pieces.items()
         if getattr(piece, place) == giver
     }
-    possible = [begin for begin in changes_places if changes_places[begin] or taker not in view.pieces[begin].servers]
+    possible = [
+        begin
+        for begin, is_backup in changes_places.items()
+        if is_backup or _may_take(view, taker, view.pieces[begin].other_than(place))
+    ]
     sizes = {begin: view.pieces[begin].end - begin for begin in possible}
     whole = [begin for begin in possible if sizes[begin] <= slots]
     if not whole:
@@ -159,5 +172,14 @@ def slots_by_server(view: View, place: Place) -> dict[str, int]:
     return counts
 
 
-def _other_machine_first(servers: Mapping[str, ServerAddress], name: str, others: list[str]) -> list[str]:
-    return sorted(others, key=lambda other: servers[other].machine == servers[name].machine)
+def _backups_that_leave(view: View) -> Iterator[View]:
+    """A backup that leaves, and that nobody can replace, is given up."""
+    for begin, piece in view.pieces.items():
+        if piece.backup and view.servers[piece.backup].is_leaving and not view.servers[piece.primary].is_leaving:
+            yield _changed(view, begin, Piece(end=piece.end, primary=piece.primary))
+
+
+def _may_take(view: View, name: str, other: str) -> bool:
+    """True if a server may have a copy of which another one has the other."""
+    server = view.servers[name]
+    return not server.is_leaving and (not other or server.machine != view.servers[other].machine)

@@ -87,7 +87,7 @@ class Planner:
                 raise
             tables, reason = (), f"{type(error).__name__}: {error}"
         self._table_notes = [f"{self._table_notes[0]} ({reason})"] if reason else []
-        self.costs = replace(self.costs, tables=tables)
+        self.costs = replace(self.costs, tables=tables, has_row_servers=self._job.row_servers is not None)
 
     def time_model(self) -> None:
         """Time the model on this host's device, and use the timings in all estimates from now on."""

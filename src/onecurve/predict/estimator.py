@@ -1,5 +1,6 @@
 """Estimates of time, memory and price for the plans of one job on one cluster, whose hosts may differ."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,12 +17,14 @@ from onecurve.predict.memory import memory_components, snapshot_bytes
 from onecurve.predict.round import ShardUnit
 from onecurve.predict.scaling import Profiles
 from onecurve.predict.step import Predictor
-from onecurve.predict.tables import best_placements, table_bytes, table_seconds
+from onecurve.predict.tables import TableLimits, best_placements, table_bytes, table_seconds
 
 _RESERVED_FRACTION = 0.05
 """Fraction of the device memory that plans leave free."""
 _TABLES_FRACTION = 0.1
 """Fraction of the memory that embedding tables may take if every rank has all of their rows."""
+_IN_RANKS_FRACTION = 0.5
+"""Fraction of the memory that embedding tables may take before their rows are on servers."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +115,12 @@ class Estimator:
         if key not in self._table_placements:
             group = self._rank_groups(plan)[0]
             axis = self._predictor(plan, group).placement(plan, DATA)
-            available = _TABLES_FRACTION * group.hosts.device.memory
-            self._table_placements[key] = best_placements(tables, plan, group.samples, axis, available)
+            memory = group.hosts.device.memory
+            limits = TableLimits(
+                replicated=_TABLES_FRACTION * memory,
+                in_ranks=_IN_RANKS_FRACTION * memory if self.costs.has_row_servers else math.inf,
+            )
+            self._table_placements[key] = best_placements(tables, plan, group.samples, axis, limits)
         return self._table_placements[key]
 
     def _tightest(self, plan: Plan) -> RankGroup:

@@ -23,6 +23,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.collectives import barrier
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.weighted import Weighted
+from onecurve.params.row_client import RowsLostError
 from onecurve.runtime.checkpoints import ListTensors, train_state_of
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.saved_rows import SavedRows
@@ -85,7 +86,10 @@ class Run:
 
     def step(self, batch: Batch) -> StepReport:
         """Run one step: forward, backward, gradient accumulation, reduction, clipping, update."""
-        report = self._trainer.step(batch.step, batch.rounds)
+        try:
+            report = self._trainer.step(batch.step, batch.rounds)
+        except RowsLostError as error:
+            raise OnecurveError(f"{error}; {self._how_to_go_on()}") from None
         now = time.perf_counter()
         self._note(report, late=self.reports_late)
         seconds = {
@@ -306,6 +310,11 @@ class Run:
         seconds = time.perf_counter() - begin
         self._checkpoint_seconds += seconds
         return seconds
+
+    def _how_to_go_on(self) -> str:
+        if self._checkpoints is None or self._checkpoints.saved_step < 0:
+            return "there is no checkpoint to continue from: start the run again"
+        return f"start the run again: it continues from the checkpoint of step {self._checkpoints.saved_step}"
 
     def _train_state(self) -> TrainState:
         start, trainer = self._components.state, self._components.trainer

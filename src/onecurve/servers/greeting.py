@@ -1,11 +1,12 @@
 """How a connection to a row server begins: both sides prove that they know the job's key; the client says who it is.
 
-The proof is that of the coordination service. On one machine the frames that follow are not encrypted.
+The proof is that of the coordination service. Between machines, all of it is in TLS, see `encryption`.
 """
 
 import asyncio
 import secrets
 import socket
+import ssl
 import struct
 from dataclasses import dataclass
 
@@ -39,21 +40,21 @@ class Greeting:
         return _LENGTH.pack(len(text)) + text
 
 
-def connect_rank(address: str, key: bytes, greeting: Greeting) -> socket.socket:
+def connect_rank(address: str, key: bytes, greeting: Greeting, tls: ssl.SSLContext | None = None) -> socket.socket:
     """Connect a rank to a server."""
     host, _, port = address.rpartition(":")
-    connected, _ = connect_with_key(host, int(port), key, _SECONDS)
+    connected, _ = connect_with_key(host, int(port), key, _SECONDS, tls)
     connected.sendall(greeting.encoded())
     return connected
 
 
 async def connect_server(
-    address: str, key: bytes, greeting: Greeting
+    address: str, key: bytes, greeting: Greeting, tls: ssl.SSLContext | None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect a server to another one."""
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(_SECONDS):
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
         try:
             handshake = ClientHandshake(key, secrets.token_bytes(SESSION_BYTES))
             writer.write(handshake.hello())

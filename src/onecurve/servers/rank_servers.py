@@ -7,13 +7,14 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from onecurve.coordination.client import RemoteCoordination
 from onecurve.coordination.coordination import Coordination
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.params.view import ServerAddress, View
 from onecurve.params.view_changes import first_view
+from onecurve.servers.encryption import client_context
 from onecurve.servers.greeting import Greeting, connect_rank
+from onecurve.servers.service import connect_service
 from onecurve.servers.settings import RowSettings
 from onecurve.servers.view_follower import SERVERS_PREFIX, VIEW_KEY, decoded_server, decoded_view, encoded
 
@@ -31,6 +32,7 @@ class RankServers:
         """`settings`: what servers must know of the job. `count`: so many servers are awaited before the rows begin
         anew. `copies`: of each row."""
         self._address, self._key = address, bytes.fromhex(address.key)
+        self._tls = client_context(address.tls)
         self._settings, self._count, self._copies = settings, count, copies
         self._view: View | None = None
         self._error: Exception | None = None
@@ -68,7 +70,7 @@ class RankServers:
 
     def connect(self, address: str, name: str) -> socket.socket:
         """Connect to a server, by this name."""
-        return connect_rank(address, self._key, Greeting(name))
+        return connect_rank(address, self._key, Greeting(name), self._tls)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._task.cancel)
@@ -97,7 +99,7 @@ class RankServers:
             self._loop.close()
 
     async def _follow(self) -> None:
-        coordination = await RemoteCoordination.connect(self._address.host, self._address.port, self._key)
+        coordination = await connect_service(self._address)
         with self._changed:
             self._coordination = coordination
             self._changed.notify_all()
@@ -131,8 +133,8 @@ class RankServers:
                             servers.pop(name, None)
                         else:
                             servers[name] = decoded_server(change.value)
-                    if len(servers) >= self._count and (epoch := await self._swap(servers)):
-                        return epoch
+                    if sum(not server.is_leaving for server in servers.values()) >= self._count:
+                        return await self._swap(servers)
         except TimeoutError:
             pass
         raise OnecurveError(

@@ -7,13 +7,14 @@ It reads one line of JSON from its standard input, a `ServerOrder`: no list of p
 
 import asyncio
 import logging
+import signal
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from onecurve.coordination.client import RemoteCoordination
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import ServerOrder
 from onecurve.device.parent_process import die_with_parent
@@ -24,7 +25,9 @@ from onecurve.params.served_rows import ServedRows
 from onecurve.params.step_log import RowCrew
 from onecurve.params.table_holder import Gradients
 from onecurve.params.view import ServerAddress, View
+from onecurve.servers.encryption import client_context, server_context
 from onecurve.servers.greeting import Greeting, connect_server, welcome
+from onecurve.servers.service import connect_service
 from onecurve.servers.settings import RowSettings, compile_kernels
 from onecurve.servers.view_follower import SERVERS_PREFIX, ViewFollower, encoded
 
@@ -40,38 +43,64 @@ class RowProcess:
     """A row server, from the first view that tells it about a job."""
 
     def __init__(self, order: ServerOrder) -> None:
-        self._order, self._key = order, bytes.fromhex(order.service.key)
+        self._order, self._key = order, bytes.fromhex(order.address.key)
+        self._tls = client_context(order.address.tls)
         self._service: RowService | None = None
         self._stores: Mapping[str, RowStore] = {}
         self._restarts = 0
+        self._is_leaving = False
+        self._has_left = asyncio.Event()
         self._is_begun = asyncio.Event()
         self._follower: ViewFollower | None = None
         self._failure: asyncio.Future[None]
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> None:
-        """Serve until the coordination service is gone, or this server is taken for dead."""
+    async def run(self, on_ready: Callable[[str], None] = lambda _: None) -> None:
+        """Serve until the coordination service is gone, this server is taken for dead, or it has handed over its rows
+        after SIGTERM. `on_ready`: told the address once it serves."""
         order = self._order
         self._failure = asyncio.get_running_loop().create_future()
         compile_kernels()
-        listener = await asyncio.start_server(self._accept, order.listen, 0)
+        tls = server_context(order.address.tls)
+        listener = await asyncio.start_server(self._accept, order.listen, 0, ssl=tls)
         port = listener.sockets[0].getsockname()[1]
-        coordination = await RemoteCoordination.connect(order.service.host, order.service.port, self._key)
+        coordination = await connect_service(order.address)
         self._follower = ViewFollower(order.name, coordination, self._take_view)
         lease = await coordination.lease(_LEASE_SECONDS)
         server = ServerAddress(f"{order.listen}:{port}", order.machine)
         await coordination.create(SERVERS_PREFIX + order.name, encoded(server), lease)
+        on_ready(server.address)
+
+        async def leave() -> None:
+            self._is_leaving = True
+            await coordination.put(SERVERS_PREFIX + order.name, encoded(replace(server, is_leaving=True)), lease)
+
         async with listener:
             following = asyncio.create_task(self._follower.follow())
             lost = asyncio.create_task(lease.lost.wait())
-            ends: list[asyncio.Future[Any]] = [following, lost, self._failure]
+            left = asyncio.create_task(self._has_left.wait())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self._on_signal(leave))
+            ends: list[asyncio.Future[Any]] = [following, lost, left, self._failure]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
                 self._failure.result()
-            if not lost.done():
-                lost.cancel()
-                return following.result()
-        raise OnecurveError(f"server {order.name} was silent for {_LEASE_SECONDS:g} s: others have taken its place")
+            if following.done():
+                following.result()
+            if lost.done():
+                raise OnecurveError(
+                    f"server {order.name} was silent for {_LEASE_SECONDS:g} s: others have taken its place"
+                )
+            following.cancel()
+            lost.cancel()
+            await lease.close()
+            await coordination.close()
+
+    def _on_signal(self, leave: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Leave; at the second signal, without waiting for others to have the rows."""
+        if self._is_leaving:
+            self._has_left.set()
+        else:
+            self._spawn(leave())
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -103,6 +132,8 @@ class RowProcess:
                 self._is_begun.set()
         if self._service is not None:
             self._service.change_view(view)
+        if self._is_leaving and not any(self._order.name in piece.servers for piece in view.pieces.values()):
+            self._has_left.set()
 
     def _new_service(self, settings: RowSettings) -> RowService:
         server = RowServer[Gradients](
@@ -118,7 +149,7 @@ class RowProcess:
             self._failure.set_exception(error)
 
     async def _connect(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await connect_server(address, self._key, Greeting(self._order.name))
+        return await connect_server(address, self._key, Greeting(self._order.name), self._tls)
 
     def _on_joined(self, epoch: int, joined: Mapping[int, str]) -> None:
         assert self._follower is not None

@@ -84,7 +84,7 @@ class ViewFollower:
                     await self._swap(changed)
                     return
         for name, server in self._servers.items():
-            if name not in view.servers and (changed := with_server(view, name, server)):
+            if changed := with_server(view, name, server):
                 await self._swap(changed)
                 return
         if changed := next_move(view, view.copies):

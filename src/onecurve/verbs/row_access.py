@@ -26,12 +26,20 @@ def row_access(job: Job, launcher: Launcher | None, world: World) -> RowAccess |
     params = job.row_servers
     if params is None:
         return None
-    if world.size != world.local_size:
-        raise OnecurveError(f"Job: params={params.address!r} starts servers on one host, but this run has several")
+    if not params.is_etcd and world.size != world.local_size:
+        raise OnecurveError(
+            f"Job: params={params.address!r} starts servers on one host, but this run has several; start servers with "
+            "`onecurve serve`, and give their address"
+        )
 
     def connect(tables: Mapping[str, EmbeddingTable], dtype: torch.dtype) -> RankServers:
         settings = RowSettings.of(tables.values(), job.seed, dtype)
-        return RankServers(_address(params.servers, launcher, world), settings, params.servers, params.replicas)
+        address = (
+            RowServerAddress.of_etcd(params.address, params.tls or "")
+            if params.is_etcd
+            else _address(params.servers, launcher, world)
+        )
+        return RankServers(address, settings, params.servers, params.replicas)
 
     return RowAccess(connect, launcher) if launcher is not None else RowAccess(connect)
 

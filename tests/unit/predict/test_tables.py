@@ -1,10 +1,13 @@
 """Where the rows of embedding tables are best."""
 
+import math
+from dataclasses import replace
+
 from onecurve.describe.cluster import Link
 from onecurve.describe.plan import Plan
 from onecurve.describe.table_use import RowCosts, RowSeconds, TableUse
 from onecurve.predict.collective import AxisPlacement
-from onecurve.predict.tables import best_placements, table_bytes, table_seconds
+from onecurve.predict.tables import TableLimits, best_placements, table_bytes, table_seconds
 
 GB = 1 << 30
 COSTS = RowCosts(lookup=RowSeconds(1e-5, 2e-7), merge=RowSeconds(1e-5, 1e-7), update=RowSeconds(1e-5, 4e-7))
@@ -20,16 +23,24 @@ def table(name: str, ids: int, width: int = 64) -> TableUse:
 
 def test_small_tables_are_replicated_and_large_ones_divided() -> None:
     small, large = table("country", 100), table("user", 10**9)
-    found = best_placements([small, large], PLAN, 64, AXIS, 10 * GB)
+    found = best_placements([small, large], PLAN, 64, AXIS, TableLimits(10 * GB, math.inf))
     assert found == {"country": "replicated", "user": "row_sharded"}
     assert table_bytes(large, "row_sharded", PLAN) > 10 * GB
+
+
+def test_a_table_that_the_ranks_cannot_hold_is_served() -> None:
+    rows = {"item": 10**7, "user": 10**10}
+    tables = [table("country", 100), *(replace(table(name, 10**12), samples=each) for name, each in rows.items())]
+    found = best_placements(tables, PLAN, 64, AXIS, TableLimits(1 * GB, 50 * GB))
+    assert found == {"country": "replicated", "item": "row_sharded", "user": "served"}
+    assert table_bytes(tables[2], "served", PLAN) == 0
 
 
 def test_a_table_that_does_not_fit_is_divided() -> None:
     small = table("country", 100)
     needed = table_bytes(small, "replicated", PLAN)
-    assert best_placements([small], PLAN, 64, AXIS, needed) == {"country": "replicated"}
-    assert best_placements([small], PLAN, 64, AXIS, needed - 1) == {"country": "row_sharded"}
+    assert best_placements([small], PLAN, 64, AXIS, TableLimits(needed, math.inf)) == {"country": "replicated"}
+    assert best_placements([small], PLAN, 64, AXIS, TableLimits(needed - 1, math.inf)) == {"country": "row_sharded"}
 
 
 def test_the_placement_that_is_chosen_is_the_faster_one() -> None:
@@ -37,10 +48,12 @@ def test_the_placement_that_is_chosen_is_the_faster_one() -> None:
         for rounds in (1, 4):
             use, plan = table("item", ids), Plan.parse(f"replicate8 mb64×{rounds}")
             seconds = {name: table_seconds(use, name, plan, 64, AXIS) for name in ("row_sharded", "replicated")}
-            (chosen,) = best_placements([use], plan, 64, AXIS, 10**15).values()
+            (chosen,) = best_placements([use], plan, 64, AXIS, TableLimits(10**15, math.inf)).values()
             assert seconds[chosen] == min(seconds.values())
 
 
 def test_one_rank_has_all_rows() -> None:
     alone = AxisPlacement(1, 1, Link(1e9, 5e-5), Link(1e9, 5e-5))
-    assert best_placements([table("user", 10**9)], Plan.parse("mb64"), 64, alone, 0.0) == {"user": "replicated"}
+    user, plan = table("user", 10**9), Plan.parse("mb64")
+    assert best_placements([user], plan, 64, alone, TableLimits(0.0, math.inf)) == {"user": "replicated"}
+    assert best_placements([user], plan, 64, alone, TableLimits(0.0, GB)) == {"user": "served"}

@@ -51,7 +51,7 @@ class Servers:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.address = RowServerAddress("127.0.0.1", self._do(self._start_coordination()), self.key.hex())
+        self.address = RowServerAddress(f"127.0.0.1:{self._do(self._start_coordination())}", self.key.hex())
 
     async def _start_coordination(self) -> int:
         listener = socket.create_server(("127.0.0.1", 0))
@@ -65,7 +65,7 @@ class Servers:
 
     def start(self, *names: str) -> None:
         for name in names:
-            order = ServerOrder(name=name, machine=name, listen="127.0.0.1", service=self.address)
+            order = ServerOrder(name=name, machine=name, listen="127.0.0.1", address=self.address)
             process = subprocess.Popen(
                 [sys.executable, "-m", "onecurve.servers.row_process"],
                 stdin=subprocess.PIPE,

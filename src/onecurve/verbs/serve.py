@@ -1,0 +1,49 @@
+"""onecurve serve: hold rows of embedding tables on this machine."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.row_servers import RowServerAddress, ServerOrder
+from onecurve.hosts.network import address_towards
+from onecurve.job.params import Params
+from onecurve.servers.row_process import RowProcess
+from onecurve.servers.service import etcd_member
+
+
+def serve(
+    address: str,
+    *,
+    listen: str | None = None,
+    tls: str | None = None,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Hold rows of embedding tables for the job that uses this address, until a signal ends the process.
+
+    At SIGTERM other servers take the rows over, and then the process ends; at a second SIGTERM it ends at once.
+
+    Args:
+        address: `"etcd://HOST:PORT,…/NAME"` (`etcds` for TLS to etcd), as in `onecurve.Params`.
+        listen: Address of this host at which ranks and other servers reach it. Default: None, the one from which etcd
+            is reached.
+        tls: Folder with `ca.pem`, `cert.pem` and `key.pem`; needed unless `listen` is a loopback address. Default:
+            None.
+        on_ready: A function that is called with the server's own `HOST:PORT` once it serves. Default: none is called.
+    """
+    params = Params(address, tls=tls)
+    if not params.is_etcd:
+        raise OnecurveError(f"serve: {address!r}; give an address etcd://HOST:PORT,…/NAME")
+    listen = listen or address_towards(*etcd_member(address))
+    if tls is None and not ip_address(listen).is_loopback:
+        raise OnecurveError(
+            f"serve: {listen} can be reached from other machines: give --tls FOLDER with ca.pem, cert.pem and key.pem"
+        )
+    name = f"{listen}-{secrets.token_hex(4)}"
+    order = ServerOrder(name, machine=listen, listen=listen, address=RowServerAddress.of_etcd(address, tls or ""))
+
+    async def run() -> None:
+        await RowProcess(order).run(on_ready)
+
+    asyncio.run(run())
