@@ -16,14 +16,18 @@ class PieceRows(Protocol[Part]):
     def add(self, step: ReadyStep[Part]) -> None:
         """Add a step to the rows."""
 
+    @property
+    def points(self) -> Sequence[int]:
+        """The steps that the rows must be able to go back to."""
+
+    def keep(self, points: Sequence[int]) -> None:
+        """Be able to go back to these steps, and to no other ones. An earlier call may come late."""
+
     def can_go_back(self, step: int) -> bool:
-        """True if all that was changed after this step is kept."""
+        """True if what was changed after this step is kept."""
 
     def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
-        """Take away all steps after this one; return them."""
-
-    def forget(self, step: int) -> None:
-        """The rows will not go back to before this step."""
+        """Take away all steps after this one; return those of them that ranks who go on may rely on."""
 
     def get(self, ids: Any) -> Any: ...
 

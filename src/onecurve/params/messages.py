@@ -27,8 +27,8 @@ class RankMessage(Message):
     crew: RowCrew
     received: int = 0
     """The newest step whose rows the rank has received."""
-    kept: int = 0
-    """No later crew will begin before this step."""
+    points: tuple[int, ...] = ()
+    """Later crews begin after one of these steps; none does if it is empty."""
     verdicts: Mapping[int, StepVerdict] = field(default_factory=dict)
     """On the latest steps. Pushes have them too: whoever has confirmed a push can add all steps before it."""
 
@@ -102,6 +102,8 @@ class Relay(Message):
     push: Push
     verdicts: Mapping[int, StepVerdict]
     received: Mapping[int, int]
+    points: tuple[int, ...]
+    """The steps that the rows must be able to go back to."""
 
 
 @dataclass(frozen=True, kw_only=True)

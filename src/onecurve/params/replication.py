@@ -170,7 +170,7 @@ class RowServer(Generic[Part]):
         own.log.decide(message.verdicts)
         for rank, step in message.received.items():
             own.log.note_received(rank, step)
-        own.rows.forget(own.log.base_of(replace(push.crew, start=push.kept)))
+        own.rows.keep(message.points)
         self._advance(message.piece)
         done = Relayed(
             epoch=self.view.epoch,
@@ -187,7 +187,7 @@ class RowServer(Generic[Part]):
         if isinstance(message, RankMessage):
             own.log.decide(message.verdicts)
             own.log.note_received(message.rank, message.received)
-            own.rows.forget(own.log.base_of(replace(message.crew, start=message.kept)))
+            own.rows.keep([own.log.base_after(point) for point in message.points])
         if isinstance(message, Push):
             own.log.stage(message.step, message.rank, message.part)
             # The part that came first counts, also for the others.
@@ -231,6 +231,7 @@ class RowServer(Generic[Part]):
             push=replace(push, epoch=self.view.epoch, crew=log.crew),
             verdicts=dict(log.verdicts),
             received=dict(log.received),
+            points=tuple(self._pieces[push.piece].rows.points),
         )
         return server, relay
 

@@ -5,7 +5,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -49,6 +48,9 @@ class Views(Protocol):
 
     def current(self) -> View: ...
 
+    def report_dead(self, name: str) -> None:
+        """Nobody listens at the address of a server."""
+
 
 class RowClient:
     """One per rank and crew. All ranks of the crew must push every step."""
@@ -73,8 +75,8 @@ class RowClient:
         self._pulls = 0
         self.received = crew.start
         """The newest step all of whose rows this rank has received."""
-        self.kept = 0
-        """No later crew begins before this step."""
+        self.points: tuple[int, ...] = ()
+        """The steps after which later crews may begin."""
 
     def decide(self, step: int, verdict: StepVerdict, staleness: int = 0) -> None:
         """Note the verdict on a step; the servers are told with the next request."""
@@ -218,15 +220,19 @@ class RowClient:
             "rank": self._rank,
             "crew": self._crew,
             "received": self.received,
-            "kept": self.kept,
+            "points": self.points,
             "verdicts": self.verdicts,
         }
         for begin, piece in view.pieces.items():
             if bool(wanted[begin : piece.end].any()):
                 frames.setdefault(piece.primary, []).append(question(begin, piece.end, {**about, "piece": begin}))
         for name, messages in frames.items():
-            with suppress(OSError):
+            try:
                 self._connection(view, name).send(messages)
+            except ConnectionRefusedError:
+                self._views.report_dead(name)
+            except OSError:
+                self._drop(name)  # it is asked again
 
     def _connection(self, view: View, name: str) -> "_Connection":
         if name not in self._connections:
@@ -244,9 +250,9 @@ class RowClient:
                 self._drop(key.data)
 
     def _drop(self, name: str) -> None:
-        connection = self._connections.pop(name)
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
+        if (connection := self._connections.pop(name, None)) is not None:
+            self._selector.unregister(connection.socket)
+            connection.socket.close()
 
 
 class _Connection:

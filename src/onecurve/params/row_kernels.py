@@ -173,6 +173,14 @@ def get_values(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values:
 
 
 @_compiled
+def get_epochs(slab: Slab, ids: NDArray[np.int64], epochs: NDArray[np.int32]) -> None:
+    """Read in which epochs rows were changed last; 0 for one that does not exist."""
+    for at in range(ids.size):
+        position = _find(slab, ids[at], _hash64(np.uint64(ids[at])))
+        epochs[at] = slab.changed_in[position] if position >= 0 else 0
+
+
+@_compiled
 def positions_in(slab: Slab, begin: int, end: int, positions: NDArray[np.int64]) -> None:
     """Find all rows of the slots from `begin` to `end`."""
     at = 0

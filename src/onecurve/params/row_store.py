@@ -127,6 +127,12 @@ class RowStore:
         self._kernels.get_values(self._slab, self.table.width, self._key, ids.contiguous().numpy(), values)
         return torch.from_numpy(values)
 
+    def epochs(self, ids: Tensor) -> Tensor:
+        """Return in which epochs the rows of these ids were changed last; 0 for one that does not exist."""
+        epochs = np.empty(ids.numel(), np.int32)
+        self._kernels.get_epochs(self._slab, ids.contiguous().numpy(), epochs)
+        return torch.from_numpy(epochs)
+
     def put_values(self, ids: Tensor, values: Tensor, epochs: Tensor | None = None) -> None:
         """Set rows and their states, as `values` returns them; ids are distinct. `epochs`: in which each was changed;
         None for the current one."""

@@ -1,7 +1,7 @@
 """The rows of a piece on a server, with all that is needed to take the latest steps away again."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import torch
@@ -15,17 +15,6 @@ from onecurve.params.table_holder import Gradients
 
 
 @dataclass(frozen=True)
-class DoneStep:
-    """A step that was added to the rows, and can be taken away."""
-
-    ready: ReadyStep[Gradients]
-    updates: int
-    """Those before it."""
-    values: Mapping[str, tuple[Tensor, Tensor]]
-    """By table: ids of the rows that it has changed, and what they were before, with their states."""
-
-
-@dataclass(frozen=True)
 class StoredRows:
     """Rows of one table, all or some of them."""
 
@@ -35,14 +24,48 @@ class StoredRows:
     changed_in: Tensor
     """The steps in which they were changed last."""
 
+    def divided(self, slot: int) -> "tuple[StoredRows, StoredRows]":
+        """The rows of slots before this one, and the others."""
+        is_after = slots_of(self.ids) >= slot
+        return self.where(~is_after), self.where(is_after)
+
+    def where(self, chosen: Tensor) -> "StoredRows":
+        return StoredRows(self.ids[chosen], self.values[chosen], self.changed_in[chosen])
+
+    @staticmethod
+    def joined(parts: "Sequence[StoredRows]") -> "StoredRows":
+        ids, values, changed_in = ([getattr(part, name) for part in parts] for name in ("ids", "values", "changed_in"))
+        return StoredRows(torch.cat(ids), torch.cat(values), torch.cat(changed_in))
+
+
+@dataclass
+class UndoRecord:
+    """What brings the rows back to a step: all that was changed since, as it was then.
+
+    If there is a record of a later step, it has what was changed since that one.
+    """
+
+    step: int
+    updates: int
+    """Those that the rows had had."""
+    tables: dict[str, list[StoredRows]] = field(default_factory=dict)
+    redone: list[ReadyStep[Gradients]] = field(default_factory=list)
+    """The first steps after it, which ranks that go on from later ones rely on."""
+
+    def compacted(self) -> "UndoRecord":
+        tables = {name: [StoredRows.joined(parts)] for name, parts in self.tables.items()}
+        return UndoRecord(self.step, self.updates, tables, [*self.redone])
+
 
 @dataclass(frozen=True)
 class PieceContents:
     """A copy of a piece."""
 
     tables: Mapping[str, StoredRows]
+    applied: int
     updates: int
-    done: Sequence[DoneStep]
+    points: tuple[int, ...]
+    records: Sequence[UndoRecord]
 
 
 @dataclass(frozen=True)
@@ -62,59 +85,91 @@ class ServedRows:
 
     slots: range
     stores: Mapping[str, RowStore]
+    staleness: int = 0
+    applied: int = 0
+    """The newest step that was added."""
     updates: int = 0
     """Updates so far; skipped steps do not count."""
-    done: list[DoneStep] = field(default_factory=list)
-    """The latest steps."""
+    records: list[UndoRecord] = field(default_factory=list)
+    """Of the steps that the rows can go back to, in order."""
+    points: tuple[int, ...] = ()
+    """The steps that they must be able to go back to, also such as have not been added yet."""
     sums: dict[int, Gradients] = field(default_factory=dict)
     """By step: gradients summed over the ranks, of steps that will be added soon."""
 
     @staticmethod
-    def of(stores: Mapping[str, RowStore], slots: range, contents: object) -> "ServedRows":
+    def of(stores: Mapping[str, RowStore], slots: range, contents: object, staleness: int = 0) -> "ServedRows":
         """Rows without any step, or those of a copy, which may be decoded from a message."""
-        rows = ServedRows(slots, stores)
+        rows = ServedRows(slots, stores, staleness)
         if contents is None:
             return rows
         copy = msgspec.convert(contents, PieceContents, from_attributes=True)
         for name, stored in copy.tables.items():
             stores[name].put_values(stored.ids, stored.values, stored.changed_in)
-        rows.updates, rows.done = copy.updates, [*copy.done]
+        rows.applied, rows.updates, rows.records = copy.applied, copy.updates, [*copy.records]
+        rows.points = copy.points
         return rows
 
     def add(self, step: ReadyStep[Gradients]) -> None:
         sums = self.sums.pop(step.step, None)
-        changed: dict[str, tuple[Tensor, Tensor]] = {}
-        updates = self.updates
         if not step.verdict.is_skipped:
+            parts = sums or self._summed(step.parts)
+            self._record(parts)
             self.updates = step.verdict.updates if step.verdict.is_load else self.updates + 1
-            for name, (ids, lines) in (sums or self._summed(step.parts)).items():
+            for name, (ids, lines) in parts.items():
                 store = self.stores[name]
                 store.epoch = step.step
-                changed[name] = ids, store.values(ids)
                 if step.verdict.is_load:
                     store.put_values(ids, lines)
                     continue
                 rate = store.table.optimizer.lr * step.verdict.lr_factor
                 store.update(ids, lines * step.verdict.factor, rate, self.updates)
-        self.done.append(DoneStep(step, updates, changed))
+        for record in self.records:
+            if step.step <= record.step + self.staleness:
+                record.redone.append(step)
+        self.applied = step.step
+        self._begin_record()
+
+    def _record(self, parts: Gradients) -> None:
+        """Keep what rows are now that have not changed since the newest record began."""
+        if not self.records:
+            return
+        newest = self.records[-1]
+        for name, (ids, _) in parts.items():
+            store = self.stores[name]
+            changed_in = store.epochs(ids)
+            is_first = changed_in <= newest.step
+            if bool(is_first.any()):
+                first = ids[is_first]
+                newest.tables.setdefault(name, []).append(StoredRows(first, store.values(first), changed_in[is_first]))
+
+    def _begin_record(self) -> None:
+        if self.applied in self.points and not any(record.step == self.applied for record in self.records):
+            self.records.append(UndoRecord(self.applied, self.updates))
+
+    def keep(self, points: Sequence[int]) -> None:
+        if points and self.points and max(points) < max(self.points):
+            return  # it comes late
+        self.points = tuple(points)
+        self.records = [record for record in self.records if record.step in points]
+        self._begin_record()
 
     def can_go_back(self, step: int) -> bool:
-        return any(done.ready.step == step + 1 for done in self.done)
+        return any(record.step == step for record in self.records)
 
     def go_back(self, step: int) -> Sequence[ReadyStep[Gradients]]:
         self.sums.clear()
-        undone: list[ReadyStep[Gradients]] = []
-        while self.done and self.done[-1].ready.step > step:
-            last = self.done.pop()
-            self.updates = last.updates
-            for name, (ids, values) in last.values.items():
-                self.stores[name].put_values(ids, values)
-            undone.insert(0, last.ready)
-        return undone
-
-    def forget(self, step: int) -> None:
-        while self.done and self.done[0].ready.step <= step:
-            self.done.pop(0)
+        while True:
+            last = self.records.pop()
+            for name, parts in last.tables.items():
+                for stored in reversed(parts):
+                    self.stores[name].put_values(stored.ids, stored.values, stored.changed_in)
+            if last.step == step:
+                break
+        self.applied, self.updates = last.step, last.updates
+        self.points = tuple(point for point in self.points if point <= step)
+        self._begin_record()
+        return last.redone
 
     def get(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.stores[name].get(wanted) for name, wanted in ids.items()}
@@ -132,7 +187,9 @@ class ServedRows:
 
     def copy(self) -> PieceContents:
         tables = {name: _stored(store, store.in_slots(self.slots)) for name, store in self.stores.items()}
-        return PieceContents(tables, self.updates, [*self.done])
+        self.records = [record.compacted() for record in self.records]
+        records = [record.compacted() for record in self.records]
+        return PieceContents(tables, self.applied, self.updates, self.points, records)
 
     def read(self, slots: tuple[int, int], since: int, limit: int) -> RowsRead:
         begin, end = max(slots[0], self.slots.start), min(slots[1], self.slots.stop)
@@ -158,22 +215,23 @@ class ServedRows:
             store.drop(self.slots)
 
     def split(self, slot: int) -> "ServedRows":
-        other = ServedRows(range(slot, self.slots.stop), self.stores, self.updates)
-        for number, step in enumerate(self.done):
-            parts = [self.divide(part, slot) for part in step.ready.parts]
-            values = self.divide(step.values, slot)
+        other = replace(self, slots=range(slot, self.slots.stop), records=[], sums={})
+        self.sums.clear()
+        self.slots = range(self.slots.start, slot)
+        for number, record in enumerate([each.compacted() for each in self.records]):
+            divided = {name: parts[0].divided(slot) for name, parts in record.tables.items()}
+            redone = [(ready, [self.divide(part, slot) for part in ready.parts]) for ready in record.redone]
             first, second = (
-                DoneStep(
-                    ReadyStep(step.ready.step, tuple(part[side] for part in parts), step.ready.verdict),
-                    step.updates,
-                    values[side],
+                UndoRecord(
+                    record.step,
+                    record.updates,
+                    {name: [both[side]] for name, both in divided.items()},
+                    [replace(ready, parts=tuple(part[side] for part in parts)) for ready, parts in redone],
                 )
                 for side in (0, 1)
             )
-            self.done[number] = first
-            other.done.append(second)
-        self.slots = range(self.slots.start, slot)
-        self.sums.clear()
+            self.records[number] = first
+            other.records.append(second)
         return other
 
     def divide(self, part: Gradients, slot: int) -> tuple[Gradients, Gradients]:

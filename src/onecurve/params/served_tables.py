@@ -65,8 +65,6 @@ class ServedTables:
         self._rank, self._ranks = (0, 1) if group is None else (group.rank(), group.size())
         self._client: RowClient | None = None
         self._step = 0
-        self.keeps_steps = False
-        """True if the ranks may go back to a snapshot."""
         self._points: deque[int] = deque(maxlen=2)
         """The steps that the ranks may go back to."""
 
@@ -145,7 +143,7 @@ class ServedTables:
         """The ranks may go back to here. They will not go back to before the snapshot before this one."""
         self._points.append(self._step)
         if self._client is not None:
-            self._client.kept = self._points[0]
+            self._client.points = tuple(self._points)
 
     def go_back(self, point: RowPoint) -> None:
         """Continue from an earlier point, as other ranks. Raises a RowsLostError if the servers do not have it."""
@@ -180,15 +178,13 @@ class ServedTables:
             name, self._rank, crew, self._servers, lambda address: self._servers.connect(address, name), self._check
         )
         self._step = start
-        self._points = deque([start], maxlen=2)
-        self._client.kept = start
+        self._points = deque([start] if start else [], maxlen=2)  # nobody goes back to rows without any step
+        self._client.points = tuple(self._points)
 
     def _decide(self, verdict: StepVerdict) -> None:
         assert self._client is not None
         self._step += 1
         self._client.decide(self._step, verdict)
-        if not self.keeps_steps:
-            self._client.kept = self._step
 
     def _load(self, read: ReadRows, updates: int) -> None:
         """Send saved rows to the servers, each rank those of its slots. An error is raised when all ranks are done."""

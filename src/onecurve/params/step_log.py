@@ -79,9 +79,10 @@ class StepLog(Generic[Part]):
         self.received[rank] = max(step, self.received.get(rank, self.crew.start))
 
     def enter(self, crew: RowCrew, undone: Iterable[ReadyStep[Part]]) -> None:
-        """Follow a later crew. `undone`: steps that were added and no longer are: all after `base_of(crew)`."""
+        """Follow a later crew. The rows have no step after `base_of(crew)`. `undone`: steps up to its first one that
+        were added before, and no longer are."""
+        self.applied = min(self.applied, self.base_of(crew))
         for ready in undone:
-            self.applied = min(self.applied, ready.step - 1)
             self.staged[ready.step] = dict(enumerate(ready.parts))
             self.verdicts[ready.step] = ready.verdict
             self.earlier_ranks[ready.step] = len(ready.parts)
@@ -97,7 +98,11 @@ class StepLog(Generic[Part]):
 
     def base_of(self, crew: RowCrew) -> int:
         """The step up to which the rows must be, at most, for the first pull of a crew."""
-        return max(0, crew.start - self.staleness)
+        return self.base_after(crew.start)
+
+    def base_after(self, step: int) -> int:
+        """The step up to which the rows must be, at most, for the first pull after a step."""
+        return max(0, step - self.staleness)
 
     def copy(self) -> "StepLog[Part]":
         return replace(

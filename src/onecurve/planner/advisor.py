@@ -1,5 +1,6 @@
 """Turns the result of a search into advice: the chosen plan, why the others lost, what would make the job fit."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import bytes_text, seconds_text
 from onecurve.predict.estimator import Estimator
+from onecurve.predict.tables import stored_bytes
 from onecurve.search.branch_and_bound import Candidate, SearchResult, family
 from onecurve.search.reason import AS_FAST, reason
 from onecurve.search.simplicity import INDISTINGUISHABLE, why_less_simple
@@ -22,6 +24,8 @@ _FRONTIER_PLANS = 4
 _CLUSTER_FACTORS = (1, 2, 4, 8, 16)
 """If nothing fits, clusters larger by these factors are tried."""
 _ALLOW_BF16 = "allow it with --precision fp32,bf16 (its results differ from those of fp32)"
+_SERVED_FRACTION = 0.9
+"""Of the memory of a machine that only serves rows."""
 DEVICES_PER_HOST = 8
 """Accelerators of a common host."""
 
@@ -45,6 +49,7 @@ def advise(script: str, estimator: Estimator, result: SearchResult, search: Sear
         hints=(
             *([] if best is not None else _what_would_fit(estimator, runners_up, search)),
             *_excluded(estimator.costs),
+            *_served_rows(estimator, best),
         ),
     )
 
@@ -88,7 +93,8 @@ def estimate_with_layouts(estimator: Estimator, plan: Plan) -> Estimate:
     placement of embedding tables."""
     if plan.mesh.tensor > 1:
         plan = replace(plan, layouts=dict(estimator.costs.layouts))
-    if plan.mesh.size > 1 and (placements := estimator.table_placements(plan)):
+    placements = estimator.table_placements(plan)
+    if placements and (plan.mesh.size > 1 or "served" in placements.values()):
         same = len(set(placements.values())) == 1
         plan = replace(plan, tables={"*": next(iter(placements.values()))} if same else dict(placements))
     return estimator.estimate(plan)
@@ -112,6 +118,22 @@ def faster_in_bf16(estimator: Estimator, best: Estimate | None, factor: float, s
     if speedup < factor or not estimate.fits:
         return ""
     return f"the same plan would be {speedup:.1f} times as fast, {seconds_text(estimate.step)} per step; {_ALLOW_BF16}"
+
+
+def _served_rows(estimator: Estimator, best: Estimate | None) -> list[str]:
+    """Say how much memory row servers need."""
+    plan = best.plan if best is not None else Plan()
+    served = [use for use in estimator.costs.tables if plan.table_placement(use.name) == "served"]
+    if not served:
+        return []
+    names, total = ", ".join(use.name for use in served), sum(stored_bytes(use, plan) for use in served)
+    text = f"row servers: the rows of {names} will take {bytes_text(total)}, {bytes_text(2 * total)} with two copies"
+    hosts = estimator.cluster.groups[0]
+    if hosts.kind == "cpu":
+        memory = hosts.device.memory * hosts.devices_per_host
+        count = max(2, math.ceil(2 * total / (_SERVED_FRACTION * memory)))
+        text += f": {count} servers with {bytes_text(memory)} each"
+    return [text]
 
 
 def _excluded(costs: JobCosts) -> list[str]:

@@ -54,8 +54,12 @@ def table_bytes(use: TableUse, placement: TablePlacement, plan: Plan) -> float:
     """Return the bytes of a rank's rows and their optimizer states at the end of the training."""
     if placement == "served":
         return 0.0
-    rows = use.rows if placement == "replicated" else use.rows / plan.mesh.data
-    return rows * (_ID_BYTES + _INDEX_BYTES + (use.width + use.state_width) * element_bytes(plan))
+    return stored_bytes(use, plan) / (1 if placement == "replicated" else plan.mesh.data)
+
+
+def stored_bytes(use: TableUse, plan: Plan) -> float:
+    """Return the bytes of all rows and their optimizer states at the end of the training."""
+    return use.rows * (_ID_BYTES + _INDEX_BYTES + (use.width + use.state_width) * element_bytes(plan))
 
 
 @dataclass(frozen=True)

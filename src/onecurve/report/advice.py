@@ -220,7 +220,7 @@ _COMMENTS = {
     "schedule": "pipeline schedule: '1f1b', 'gpipe', 'interleaved' or 'zero-bubble'",
     "sequence": "sequence parallelism: activations between blocks are sharded over the 'tensor' axis",
     "stages": "blocks per pipeline stage",
-    "tables": "rows of embedding tables, by name pattern: 'replicated' on all ranks, or 'row_sharded', each on one",
+    "tables": "rows of embedding tables, by name pattern: 'replicated' on all ranks, 'row_sharded' or 'served'",
     "pipeline": "pipeline-parallel ranks",
     "replicate": "data-parallel replicas",
     "shard": "data-parallel ranks that shard parameters, gradients and optimizer state",

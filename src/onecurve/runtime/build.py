@@ -148,7 +148,7 @@ class RunBuilder:
             starts_over = settings.fresh and (interruption is None or not interruption.has_trained)
             rows = SavedRows(assembly.tables, world.rank)
             resumed = _resume(checkpoints, assembly, rows, starts_over)
-            rows.begin(checkpoints is not None and checkpoints.takes_snapshots)
+            rows.begin()
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]

@@ -61,11 +61,10 @@ class SavedRows:
                 return replace(holder.point, since=since)
         return None
 
-    def begin(self, keeps_steps: bool) -> None:
-        """The training begins. `keeps_steps`: snapshots are taken, to which the ranks may go back."""
+    def begin(self) -> None:
+        """The training begins."""
         for holder in self._holders:
             if isinstance(holder, ServedTables):
-                holder.keeps_steps = keeps_steps
                 holder.begin()
 
     def load(self, checkpoint: Checkpoint, can_be_base: bool, updates: int, point: RowPoint | None = None) -> None:

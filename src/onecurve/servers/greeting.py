@@ -26,6 +26,8 @@ from onecurve.describe.errors import OnecurveError
 _SECONDS = 5.0
 """A greeting takes at most this long."""
 _MAX_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 24
+"""What arrives is read ahead up to this size: frames are read in few pieces."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -54,7 +56,7 @@ async def connect_server(
     """Connect a server to another one."""
     host, _, port = address.rpartition(":")
     async with asyncio.timeout(_SECONDS):
-        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=tls, limit=BUFFER_BYTES)
         try:
             handshake = ClientHandshake(key, secrets.token_bytes(SESSION_BYTES))
             writer.write(handshake.hello())

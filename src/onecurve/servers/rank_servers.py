@@ -35,6 +35,8 @@ class RankServers:
         self._tls = client_context(address.tls)
         self._settings, self._count, self._copies = settings, count, copies
         self._view: View | None = None
+        self._reported: set[str] = set()
+        """Servers that this rank has found dead."""
         self._error: Exception | None = None
         self._changed = threading.Condition()
         self._coordination: Coordination | None = None
@@ -67,6 +69,16 @@ class RankServers:
     def next_crew(self) -> int:
         """Return a number that is higher than all before. One rank calls it."""
         return self._do(self._next_crew())
+
+    def report_dead(self, name: str) -> None:
+        """Nobody listens at the address of a server: others take its place."""
+        if name not in self._reported:
+            self._reported.add(name)
+            self._do(self._delete(SERVERS_PREFIX + name))
+
+    async def _delete(self, key: str) -> None:
+        assert self._coordination is not None
+        await self._coordination.delete(key)
 
     def connect(self, address: str, name: str) -> socket.socket:
         """Connect to a server, by this name."""

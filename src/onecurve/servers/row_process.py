@@ -26,7 +26,7 @@ from onecurve.params.step_log import RowCrew
 from onecurve.params.table_holder import Gradients
 from onecurve.params.view import ServerAddress, View
 from onecurve.servers.encryption import client_context, server_context
-from onecurve.servers.greeting import Greeting, connect_server, welcome
+from onecurve.servers.greeting import BUFFER_BYTES, Greeting, connect_server, welcome
 from onecurve.servers.service import connect_service
 from onecurve.servers.settings import RowSettings, compile_kernels
 from onecurve.servers.view_follower import SERVERS_PREFIX, ViewFollower, encoded
@@ -62,7 +62,7 @@ class RowProcess:
         self._failure = asyncio.get_running_loop().create_future()
         compile_kernels()
         tls = server_context(order.address.tls)
-        listener = await asyncio.start_server(self._accept, order.listen, 0, ssl=tls)
+        listener = await asyncio.start_server(self._accept, order.listen, 0, ssl=tls, limit=BUFFER_BYTES)
         port = listener.sockets[0].getsockname()[1]
         coordination = await connect_service(order.address)
         self._follower = ViewFollower(order.name, coordination, self._take_view)
@@ -140,7 +140,7 @@ class RowProcess:
             self._order.name,
             _NOBODY,
             settings.staleness,
-            lambda slots, contents: ServedRows.of(self._stores, slots, contents),
+            lambda slots, contents: ServedRows.of(self._stores, slots, contents, settings.staleness),
         )
         return RowService(server, self._connect, self._on_dead, self._on_joined, self._on_failure)
 

@@ -78,5 +78,6 @@ def compile_kernels() -> None:
             store.update(ids, torch.ones(2, 1, dtype=dtype), 0.1, 1)
             store.put_values(ids, store.values(ids))
             store.get(ids)
+            store.epochs(ids)
             store.in_slots(range(1))
             store.drop(range(1))

@@ -38,7 +38,7 @@ def test_messages_arrive_as_they_were_sent() -> None:
         Rows(**ABOUT, crew=2, step=6, rank=1, number=3, rows={"item": torch.randn(2, 3), "none": torch.empty(0, 3)}),
         Pushed(**ABOUT, crew=2, step=6, rank=1, squares=torch.zeros(4, dtype=torch.float64)),
         Refused(**ABOUT),
-        Relay(**ABOUT, push=push, verdicts={5: StepVerdict(is_skipped=True)}, received={0: 5, 1: 6}),
+        Relay(**ABOUT, push=push, verdicts={5: StepVerdict(is_skipped=True)}, received={0: 5, 1: 6}, points=(3, 5)),
         Copy(**ABOUT, rows={"values": {"item": (ids, gradients)}}, log=log),
     ]
     for before, after in zip(messages, received(sent(messages)), strict=True):

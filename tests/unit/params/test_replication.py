@@ -48,25 +48,35 @@ class History:
         self._begin = slots.start
         self.added: list[tuple[Any, ...]] = list(contents[0]) if contents else [()] * len(slots)
         self._steps: list[ReadyStep[Part]] = list(contents[1]) if contents else []
-        """Those that can be undone."""
+        """All that were added."""
+        self.points: tuple[int, ...] = tuple(contents[2]) if contents else ()
+        self._kept: set[int] = set(contents[3]) if contents else set()
+        """Points at which it was known that the rows may go back to them."""
 
     def add(self, ready: ReadyStep[Part]) -> None:
         self._steps.append(ready)
         for at, before in enumerate(self.added):
             words = tuple(part[at] for part in ready.parts)
             self.added[at] = (*before, (ready.step, words, ready.verdict))
+        self._note()
+
+    def _note(self) -> None:
+        self._kept = (self._kept | {len(self._steps)}) & set(self.points)
+
+    def keep(self, points: Sequence[int]) -> None:
+        if not points or not self.points or max(points) >= max(self.points):
+            self.points = tuple(points)
+            self._note()
 
     def can_go_back(self, step: int) -> bool:
-        return any(ready.step == step + 1 for ready in self._steps)
+        return step in self._kept
 
     def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
-        undone = [ready for ready in self._steps if ready.step > step]
-        self._steps = self._steps[: -len(undone)]
+        undone, self._steps = self._steps[step:], self._steps[:step]
         self.added = [words[:step] for words in self.added]
+        self.points = tuple(point for point in self.points if point <= step)
+        self._note()
         return undone
-
-    def forget(self, step: int) -> None:
-        self._steps = [ready for ready in self._steps if ready.step > step]
 
     def get(self, _: Any) -> tuple[Any, ...]:
         return tuple(self.added)
@@ -78,12 +88,12 @@ class History:
         return tuple(parts)
 
     def copy(self) -> Any:
-        return list(self.added), list(self._steps)
+        return list(self.added), list(self._steps), self.points, sorted(self._kept)
 
     def split(self, slot: int) -> "History":
         at = slot - self._begin
         steps = [replace(ready, parts=tuple(part[at:] for part in ready.parts)) for ready in self._steps]
-        other = History(range(slot, slot), (self.added[at:], steps))
+        other = History(range(slot, slot), (self.added[at:], steps, self.points, sorted(self._kept)))
         self.added = self.added[:at]
         self._steps = [replace(ready, parts=tuple(part[:at] for part in ready.parts)) for ready in self._steps]
         return other
@@ -102,6 +112,7 @@ class Rank:
         self._world, self.number, self.name, self._crew = world, number, f"rank{number}", crew
         self.view = world.view
         self.received = self.pushed = crew.start
+        self._points = world.points
         self._answered: set[int] = set()
 
     @property
@@ -131,7 +142,7 @@ class Rank:
             "rank": self.number,
             "crew": self._crew,
             "received": self.received,
-            "kept": self._world.kept,
+            "points": self._points,
             "verdicts": self._verdicts(),
         }
         if not self.is_pulling:
@@ -172,6 +183,7 @@ class Rank:
                 self.received += 1
             else:
                 self.pushed += 1
+                self._points = self._world.points_after(self.pushed)
 
 
 class World:
@@ -187,8 +199,9 @@ class World:
         self.servers = {name: self._server(name) for name in SERVERS}
         for server in self.servers.values():
             server.change_view(self.view)
-        self.kept = 0
-        """Ranks that start again do so from this step or a later one."""
+        self.points: tuple[int, ...] = (0,)
+        """Ranks that start again do so after one of these steps."""
+        self._snapshots = {step for step in range(1, STEPS) if self.draw.random() < 0.5}
         self._start_ranks()
         self.messages: list[Sent] = []
         self.paused: set[str] = set()
@@ -204,6 +217,11 @@ class World:
     @property
     def decided(self) -> int:
         return min(rank.pushed for rank in self.ranks)
+
+    def points_after(self, step: int) -> tuple[int, ...]:
+        """The two newest snapshots, once all ranks have done a step; each rank takes them at the same steps."""
+        taken = sorted({*self.points, *(each for each in self._snapshots if self.points[-1] < each <= step)})
+        return tuple(taken[-2:])
 
     @property
     def is_done(self) -> bool:
@@ -286,7 +304,7 @@ class World:
         elif kind == 5:
             self._split_or_swap()
         elif kind == 6:
-            self.kept = self.draw.randint(self.kept, self.decided)
+            self.points = self.points_after(self.decided)
         elif kind == 7:
             self._start_again()
         elif kind == 8:
@@ -294,7 +312,9 @@ class World:
 
     def _start_again(self) -> None:
         """All ranks end, and others, maybe more or fewer, begin from a step of which there is a snapshot."""
-        start = self.draw.randint(self.kept, self.decided)
+        self.points = self.points_after(self.decided)
+        start = self.draw.choice(self.points)
+        self.points = tuple(point for point in self.points if point <= start)
         self._crews.append(RowCrew(len(self._crews) + 1, self.draw.choice([1, 2, 3]), start))
         self._start_ranks()
 
@@ -309,7 +329,7 @@ class World:
             for begin, end in zip(begins, [*begins[1:], SLOTS], strict=True)
         }
         self.view = View(self.view.epoch + 1, pieces, restarts=self.view.restarts + 1)
-        self.kept = 0
+        self.points = (0,)
         self._crews.append(RowCrew(len(self._crews) + 1, self.draw.choice([1, 2, 3])))
         self._start_ranks()
 

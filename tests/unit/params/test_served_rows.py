@@ -57,21 +57,31 @@ def test_going_back_and_on_again_gives_the_same_rows(skipped: list[bool], data: 
     steps = [step(number + 1, number, is_skipped) for number, is_skipped in enumerate(skipped)]
     rows, expected = new_rows(), new_rows()
     back = data.draw(st.integers(0, len(steps) - 1))
+    later = data.draw(st.integers(back, len(steps)))
+    staleness = rows.staleness = data.draw(st.integers(0, 2))
+    rows.keep((back, later))
     for each in steps:
         rows.add(each)
     for each in steps[:back]:
         expected.add(each)
-    assert [undone.step for undone in rows.go_back(back)] == [each.step for each in steps[back:]]
+    assert rows.go_back(back) == steps[back : back + staleness]
     assert same([rows], [expected])
     for each in steps[back:]:
         rows.add(each)
         expected.add(each)
     assert same([rows], [expected])
+    assert rows.updates == expected.updates
+    rows.go_back(back)
+    for each in steps[back:]:
+        rows.add(each)
+    assert same([rows], [expected]), "a second time"
 
 
 @given(st.integers(1, SLOTS - 1), st.integers(0, 3))
 def test_pieces_that_were_split_hold_the_same_rows(slot: int, before: int) -> None:
     rows, expected = new_rows(), new_rows()
+    rows.keep((2,))
+    expected.keep((2,))
     for number in range(1, before + 1):
         rows.add(step(number, number))
     other = rows.split(slot)
@@ -101,6 +111,7 @@ def test_squares_do_not_depend_on_pieces() -> None:
 
 def test_a_copy_has_the_same_rows_and_can_go_back() -> None:
     rows, stores = new_rows(), new_rows().stores
+    rows.keep((1, 3))
     for number in range(1, 4):
         rows.add(step(number, number))
     copy = ServedRows.of(stores, rows.slots, rows.copy())
@@ -132,8 +143,21 @@ def test_rows_that_were_dropped_leave_nothing_and_give_their_memory_back() -> No
 
 def test_what_is_not_kept_cannot_be_taken_away() -> None:
     rows = new_rows()
+    rows.keep((1, 2))
     for number in range(1, 4):
         rows.add(step(number, number))
-    rows.forget(2)
-    assert not rows.can_go_back(1)
-    assert rows.can_go_back(2)
+    assert rows.can_go_back(1)
+    rows.keep((2, 3))
+    rows.keep((1, 2))  # comes late
+    assert [rows.can_go_back(number) for number in range(5)] == [False, False, True, True, False]
+    rows.keep(())
+    assert not any(rows.can_go_back(number) for number in range(5))
+
+
+def test_what_is_kept_grows_with_the_rows_that_change_and_not_with_the_steps() -> None:
+    rows = new_rows()
+    rows.keep((0,))
+    for number in range(1, 60):
+        rows.add(step(number, number % 7))
+    (record,) = rows.records
+    assert sum(part.ids.numel() for part in record.tables["item"]) <= len(IDS)

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,13 +26,14 @@ from onecurve.describe.row_servers import RowServerAddress, ServerOrder
 from onecurve.job.embedding import Embedding
 from onecurve.job.row_optimizer import Adam, RowwiseAdagrad
 from onecurve.job.row_point import StepVerdict
-from onecurve.params.row_client import RowClient
+from onecurve.params.row_client import RowClient, RowsLostError
 from onecurve.params.served_rows import ServedRows
 from onecurve.params.slots import SLOTS
 from onecurve.params.step_log import ReadyStep, RowCrew
 from onecurve.params.table_holder import Gradients
 from onecurve.params.view import View
 from onecurve.params.view_changes import slots_by_server
+from onecurve.servers.encryption import client_context
 from onecurve.servers.greeting import Greeting, connect_rank
 from onecurve.servers.rank_servers import RankServers
 from onecurve.servers.settings import RowSettings, TableSettings
@@ -40,6 +42,8 @@ from onecurve.servers.view_follower import SERVERS_PREFIX
 TABLES = [Embedding("item", 8, Adam()), Embedding("user", 4, RowwiseAdagrad())]
 SETTINGS = RowSettings([TableSettings.of(table) for table in TABLES], seed=3, dtype="float64")
 RANKS, IDS = 2, 500
+SNAPSHOTS = 7
+"""Ranks may go back to multiples of this number."""
 
 
 class Servers:
@@ -136,6 +140,7 @@ def train(servers: Servers, crew: RowCrew, until: int, at_step: Callable[[int], 
             client = RowClient(name, number, crew, reached, lambda address: reached.connect(address, name))
             for before in range(max(1, crew.start - 1), crew.start + 1):
                 client.decide(before, verdict(before))
+            client.points = (crew.start,)
             for step in range(crew.start + 1, until + 1):
                 begin = time.monotonic()
                 ids = {table: part[0] for table, part in gradients(step, number).items()}
@@ -153,6 +158,8 @@ def train(servers: Servers, crew: RowCrew, until: int, at_step: Callable[[int], 
                     seconds.append(time.monotonic() - begin)
                     at_step(step)
                 client.decide(step, verdict(step))
+                if step % SNAPSHOTS == 0:
+                    client.points = (*client.points[-1:], step)
                 meeting.wait()
             everything = {table.table: torch.arange(IDS) for table in TABLES}
             for table, found in client.pull(until + 1, everything).items():
@@ -184,22 +191,25 @@ def test_a_server_is_killed(servers: Servers) -> None:
 
 def test_a_server_that_comes_gets_its_share(servers: Servers) -> None:
     servers.begin("a", "b")
-    train(servers, RowCrew(1, RANKS), 40, lambda step: servers.start("c") if step == 5 else None)
+    train(servers, RowCrew(1, RANKS), 42, lambda step: servers.start("c") if step == 5 else None)
     deadline = time.time() + 20
     while any(piece.joining for piece in servers.view().pieces.values()) or servers.view().epoch < 5:
         assert time.time() < deadline, servers.view()
         time.sleep(0.1)
     for place in ("primary", "backup"):
         assert all(abs(slots / SLOTS - 1 / 3) < 0.0167 for slots in slots_by_server(servers.view(), place).values())
-    train(servers, RowCrew(2, RANKS, start=40), 50)
+    train(servers, RowCrew(2, RANKS, start=42), 49)
     servers.send("a", signal.SIGKILL)
-    train(servers, RowCrew(3, RANKS, start=50), 60)
+    train(servers, RowCrew(3, RANKS, start=49), 60)
 
 
 def test_ranks_start_again_from_an_earlier_step(servers: Servers) -> None:
     servers.begin("a", "b")
     train(servers, RowCrew(1, RANKS), 12)
-    train(servers, RowCrew(2, RANKS, start=7), 14)
+    train(servers, RowCrew(2, RANKS, start=7), 16)
+    train(servers, RowCrew(3, RANKS, start=14), 18)
+    with pytest.raises(RowsLostError, match="no server can go back to row step 9"):
+        train(servers, RowCrew(4, RANKS, start=9), 11)
 
 
 def test_strangers_are_refused_and_serving_continues(servers: Servers) -> None:
@@ -215,3 +225,30 @@ def test_strangers_are_refused_and_serving_continues(servers: Servers) -> None:
         connected.sendall(b"no frame" * 10)
         assert connected.recv(1) == b""
     train(servers, RowCrew(1, RANKS), 4)
+
+
+def certificates(folder: Path) -> str:
+    """A folder with a certificate authority of its own, and a certificate of it."""
+    folder.mkdir()
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    openssl("req", "-x509", *curve, "-keyout", "ca-key.pem", "-out", "ca.pem", "-subj", "/CN=authority")
+    openssl("req", *curve, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=machine")
+    openssl("x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-out", "cert.pem")
+    return str(folder)
+
+
+def test_with_tls_both_sides_show_a_certificate_of_the_same_authority(servers: Servers, tmp_path: Path) -> None:
+    servers.address = replace(servers.address, tls=certificates(tmp_path / "own"))
+    servers.begin("a", "b")
+    train(servers, RowCrew(1, RANKS), 7)
+    where = servers.view().servers["a"].address
+    others = client_context(certificates(tmp_path / "other"))
+    with pytest.raises(OSError):  # noqa: PT011  it depends on who notices it first
+        connect_rank(where, servers.key, Greeting("rank0"), others)
+    with pytest.raises(OSError):  # noqa: PT011
+        connect_rank(where, servers.key, Greeting("rank0"))
+    train(servers, RowCrew(2, RANKS, start=7), 9)
