@@ -174,32 +174,29 @@ class RowClient:
         is_ours: Callable[[Kind], bool],
     ) -> None:
         """Ask the primaries of all wanted slots until each has answered."""
+        asked: dict[str, _Connection] = {}
+        view = View(epoch=0, pieces={})
         while bool(wanted.any()):
             self._check()
-            view = self._views.current()
+            if (newest := self._views.current()).epoch != view.epoch:
+                view = newest
+                asked.clear()
             self._refuse_lost(view, wanted)
-            self._send_questions(view, wanted, question)
-            while bool(wanted.any()) and self._views.current().epoch == view.epoch:
-                is_refused = False
-                self._check()
-                for message in self._receive():
-                    if isinstance(message, Refused):
-                        is_refused = True
-                        if message.lost is not None and message.epoch == view.epoch and message.piece in view.pieces:
-                            raise RowsLostError([range(message.piece, view.pieces[message.piece].end)], message.lost)
-                    elif isinstance(message, kind) and message.step == step and message.crew == self._crew.number:
-                        piece = view.pieces.get(message.piece)
-                        if message.epoch == view.epoch and piece is not None and is_ours(message):
-                            take(message, message.piece, piece.end)
-                            wanted[message.piece : piece.end] = False
-                if is_refused:
-                    time.sleep(_PAUSE_SECONDS)  # a server has another view; one of both will know the newer one soon
-                if is_refused or any(
-                    piece.primary not in self._connections
-                    for begin, piece in view.pieces.items()
-                    if bool(wanted[begin : piece.end].any())
-                ):
-                    break  # ask again
+            self._send_questions(view, wanted, question, asked)
+            for message in self._receive():
+                piece = view.pieces.get(message.piece) if message.epoch == view.epoch else None
+                if isinstance(message, Refused):
+                    # A server has another view; one of both will know the newer one soon.
+                    asked.pop(message.sender, None)
+                    time.sleep(_PAUSE_SECONDS)
+                    if message.lost is not None and piece is not None:
+                        raise RowsLostError([range(message.piece, piece.end)], message.lost)
+                elif piece is not None and isinstance(message, kind) and self._answers(message, step, is_ours):
+                    take(message, message.piece, piece.end)
+                    wanted[message.piece : piece.end] = False
+
+    def _answers(self, message: Kind, step: int, is_ours: Callable[[Kind], bool]) -> bool:
+        return message.step == step and message.crew == self._crew.number and is_ours(message)
 
     def _refuse_lost(self, view: View, wanted: Tensor) -> None:
         lost = [
@@ -211,9 +208,13 @@ class RowClient:
             raise RowsLostError(lost, None)
 
     def _send_questions(
-        self, view: View, wanted: Tensor, question: Callable[[int, int, Mapping[str, Any]], Message]
+        self,
+        view: View,
+        wanted: Tensor,
+        question: Callable[[int, int, Mapping[str, Any]], Message],
+        asked: "dict[str, _Connection]",
     ) -> None:
-        frames: dict[str, list[Message]] = {}
+        """Ask those that were not asked yet, or whose connection was lost since. `asked`: on which connections."""
         about = {
             "epoch": view.epoch,
             "sender": self._name,
@@ -223,12 +224,18 @@ class RowClient:
             "points": self.points,
             "verdicts": self.verdicts,
         }
+        pieces: dict[str, list[tuple[int, int]]] = {}
         for begin, piece in view.pieces.items():
             if bool(wanted[begin : piece.end].any()):
-                frames.setdefault(piece.primary, []).append(question(begin, piece.end, {**about, "piece": begin}))
-        for name, messages in frames.items():
+                pieces.setdefault(piece.primary, []).append((begin, piece.end))
+        for name, held in pieces.items():
+            connection = self._connections.get(name)
+            if connection is not None and asked.get(name) is connection:
+                continue
             try:
-                self._connection(view, name).send(messages)
+                connection = self._connection(view, name)
+                connection.send([question(begin, end, {**about, "piece": begin}) for begin, end in held])
+                asked[name] = connection
             except ConnectionRefusedError:
                 self._views.report_dead(name)
             except OSError:

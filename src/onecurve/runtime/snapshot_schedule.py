@@ -12,6 +12,8 @@ from onecurve.checkpoint.snapshot_interval import snapshot_interval
 
 _RECENT = 20
 """Steps and snapshots whose median counts."""
+_FIRST_FACTOR = 4
+"""The second snapshot comes so many times earlier than the first one suggests."""
 _PRIOR_SECONDS = 600.0
 """A run that has just begun is assumed to fail this soon; the longer it runs without a failure, the later."""
 
@@ -103,3 +105,5 @@ class SnapshotSchedule:
             between_failures = (_PRIOR_SECONDS + now - self._begin) / (self._failures + 1)
             step = statistics.median(self._step_seconds)
             self.interval = snapshot_interval(self._cost(), step, between_failures)
+            if len(self._taken) == 1:  # it has also allocated memory and made connections
+                self.interval = math.ceil(self.interval / _FIRST_FACTOR)
