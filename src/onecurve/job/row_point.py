@@ -27,5 +27,9 @@ class RowPoint:
     """Row steps that are done: those of the training, and those in which a checkpoint was loaded."""
     verdicts: tuple[StepVerdict, ...]
     """On the latest of them, which the servers may not have been told; the last one is on `step`."""
+    tables: tuple[str, ...] = ()
+    """The tables that are on servers."""
+    restarts: int = 0
+    """How often the rows had begun anew: if they have since, the servers cannot go back."""
     since: int = 0
     """Rows that have changed in this row step or later are not in the checkpoint that has all rows."""

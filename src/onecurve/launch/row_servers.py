@@ -19,7 +19,7 @@ from onecurve.launch.process import status_text
 _LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.05
 _SHORT_SECONDS = 5.0
-"""A server that ends sooner than this is not replaced: another one would end too."""
+"""One that ends sooner than this is replaced only then, so that servers that cannot run are not started in a loop."""
 
 
 @dataclass

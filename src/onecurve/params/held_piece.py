@@ -29,6 +29,9 @@ class PieceRows(Protocol[Part]):
     def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
         """Take away all steps after this one; return those of them that ranks who go on may rely on."""
 
+    def begin_crew(self, step: int) -> None:
+        """Forget what earlier crews have pushed or noted for later steps: another one begins after this step."""
+
     def get(self, ids: Any) -> Any: ...
 
     def read(self, slots: tuple[int, int], since: int, limit: int) -> Any:
@@ -97,6 +100,7 @@ class HeldPiece(Generic[Part]):
         if not self.log.reaches(crew) or (self.log.applied > base and not self.rows.can_go_back(base)):
             return False
         self.log.enter(crew, self.rows.go_back(base) if self.log.applied > base else ())
+        self.rows.begin_crew(base)
         self.waiting.clear()
         self.unanswered.clear()
         self.confirmed = {

@@ -26,6 +26,8 @@ _LOOK_SECONDS = 0.02
 """Time between two looks at the view while an answer is awaited."""
 _PAUSE_SECONDS = 0.002
 _READ_BYTES = 1 << 20
+_SEND_SECONDS, _SLOWEST_BYTES = 1.0, 1e7
+"""A frame is sent within a second, and one more for every ten million bytes."""
 
 _READ_LIMIT = 1 << 26
 """Bytes of rows that are read at once."""
@@ -68,6 +70,7 @@ class RowClient:
         and then while an answer is awaited; what it raises ends the waiting."""
         self._name, self._rank, self._crew, self._views, self._connect = name, rank, crew, views, connect
         self._check = check
+        self._restarts = views.current().restarts
         self._connections: dict[str, _Connection] = {}
         self._selector = selectors.DefaultSelector()
         self.verdicts: dict[int, StepVerdict] = {}
@@ -181,6 +184,8 @@ class RowClient:
             if (newest := self._views.current()).epoch != view.epoch:
                 view = newest
                 asked.clear()
+            if view.restarts != self._restarts:
+                raise OnecurveError("another run has taken the row servers: one at a time can use their address")
             self._refuse_lost(view, wanted)
             self._send_questions(view, wanted, question, asked)
             for message in self._receive():
@@ -238,6 +243,8 @@ class RowClient:
                 asked[name] = connection
             except ConnectionRefusedError:
                 self._views.report_dead(name)
+            except ssl.SSLCertVerificationError as error:
+                raise OnecurveError(f"row server {name}: its certificate is not accepted ({error})") from None
             except OSError:
                 self._drop(name)  # it is asked again
 
@@ -270,7 +277,10 @@ class _Connection:
         self._buffer = bytearray()
 
     def send(self, messages: list[Message]) -> None:
-        for buffer in encode(messages):
+        """Send a frame. Raises TimeoutError if the server does not take it in: it may be stopped, or cut off."""
+        buffers = encode(messages)
+        self.socket.settimeout(_SEND_SECONDS + sum(map(len, buffers)) / _SLOWEST_BYTES)
+        for buffer in buffers:
             self.socket.sendall(buffer)
 
     def receive(self) -> list[Message]:

@@ -63,7 +63,7 @@ class RowService:
             self._connecting.pop(name).cancel()
 
     async def serve(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer a rank or another server until it closes the connection. It has proved its name."""
+        """Answer a rank or another server until it closes the connection. It has proved the key."""
         self._askers[peer] = writer
         try:
             await self._take_frames(peer, reader)

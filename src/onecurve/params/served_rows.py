@@ -52,6 +52,12 @@ class UndoRecord:
     redone: list[ReadyStep[Gradients]] = field(default_factory=list)
     """The first steps after it, which ranks that go on from later ones rely on."""
 
+    def take_over(self, later: "UndoRecord") -> None:
+        """Take in the record of a later step, to which the rows will not go back."""
+        for name, parts in later.tables.items():
+            for stored in parts:
+                self.tables.setdefault(name, []).append(stored.where(stored.changed_in <= self.step))
+
     def compacted(self) -> "UndoRecord":
         tables = {name: [StoredRows.joined(parts)] for name, parts in self.tables.items()}
         return UndoRecord(self.step, self.updates, tables, [*self.redone])
@@ -100,7 +106,7 @@ class ServedRows:
     @staticmethod
     def of(stores: Mapping[str, RowStore], slots: range, contents: object, staleness: int = 0) -> "ServedRows":
         """Rows without any step, or those of a copy, which may be decoded from a message."""
-        rows = ServedRows(slots, stores, staleness)
+        rows = ServedRows(slots=slots, stores=stores, staleness=staleness)
         if contents is None:
             return rows
         copy = msgspec.convert(contents, PieceContents, from_attributes=True)
@@ -151,14 +157,24 @@ class ServedRows:
         if points and self.points and max(points) < max(self.points):
             return  # it comes late
         self.points = tuple(points)
-        self.records = [record for record in self.records if record.step in points]
+        kept: list[UndoRecord] = []
+        for record in self.records:
+            if record.step in points:
+                kept.append(record)
+            elif kept:  # what it has is needed to go back further
+                kept[-1].take_over(record)
+        self.records = kept
         self._begin_record()
+
+    def begin_crew(self, step: int) -> None:
+        self.sums.clear()
+        self.points = tuple(point for point in self.points if point <= step)
+        self.records = [record for record in self.records if record.step <= step]
 
     def can_go_back(self, step: int) -> bool:
         return any(record.step == step for record in self.records)
 
     def go_back(self, step: int) -> Sequence[ReadyStep[Gradients]]:
-        self.sums.clear()
         while True:
             last = self.records.pop()
             for name, parts in last.tables.items():
@@ -167,7 +183,6 @@ class ServedRows:
             if last.step == step:
                 break
         self.applied, self.updates = last.step, last.updates
-        self.points = tuple(point for point in self.points if point <= step)
         self._begin_record()
         return last.redone
 

@@ -123,10 +123,11 @@ class ServedTables:
 
     def load(self, base: ReadRows | None, newest: ReadRows, updates: int) -> int:
         self._begin_anew()
-        if base is not None:
-            self._load(base, updates)
+        error = self._load(base, updates, None) if base is not None else None
         epoch = self._step + 1
-        self._load(newest, updates)
+        error = self._load(newest, updates, error)
+        if error is not None:
+            raise error
         return self._step + 1 if base is None else epoch
 
     def begin(self) -> None:
@@ -137,7 +138,18 @@ class ServedTables:
     @property
     def point(self) -> RowPoint | None:
         """Where the rows stand; None if they have their first values."""
-        return None if self._client is None else RowPoint(self._step, tuple(self._client.verdicts.values()))
+        if self._client is None:
+            return None
+        return RowPoint(
+            step=self._step,
+            verdicts=tuple(self._client.verdicts.values()),
+            tables=tuple(self._tables),
+            restarts=self._servers.current().restarts,
+        )
+
+    def can_go_back(self, point: RowPoint) -> bool:
+        """True if the rows of this point may be on the servers."""
+        return (point.tables, point.restarts) == (tuple(self._tables), self._servers.current().restarts)
 
     def note_snapshot(self) -> None:
         """The ranks may go back to here. They will not go back to before the snapshot before this one."""
@@ -186,10 +198,11 @@ class ServedTables:
         self._step += 1
         self._client.decide(self._step, verdict)
 
-    def _load(self, read: ReadRows, updates: int) -> None:
-        """Send saved rows to the servers, each rank those of its slots. An error is raised when all ranks are done."""
+    def _load(self, read: ReadRows, updates: int, error: Exception | None) -> Exception | None:
+        """Send saved rows to the servers, each rank those of its slots. Return the first error: the other ranks cannot
+        do without the pushes of this one."""
         assert self._client is not None
-        own, error = owned_slots(self._rank, self._ranks), None
+        own = owned_slots(self._rank, self._ranks)
         for number in range(_LOAD_STEPS):
             part: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self._tables}
             slots = owned_part(own, number, _LOAD_STEPS)
@@ -205,8 +218,7 @@ class ServedTables:
             }
             self._client.push(self._step + 1, found)
             self._decide(StepVerdict(is_load=True, updates=updates))
-        if error is not None:
-            raise error
+        return error
 
     def _read(self, since: int, limit: int | None = None) -> Iterator[RowsRead]:
         if self._client is not None:

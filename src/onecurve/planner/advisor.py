@@ -94,7 +94,7 @@ def estimate_with_layouts(estimator: Estimator, plan: Plan) -> Estimate:
     if plan.mesh.tensor > 1:
         plan = replace(plan, layouts=dict(estimator.costs.layouts))
     placements = estimator.table_placements(plan)
-    if placements and (plan.mesh.size > 1 or "served" in placements.values()):
+    if placements and (plan.mesh.size > 1 or estimator.costs.has_row_servers):
         same = len(set(placements.values())) == 1
         plan = replace(plan, tables={"*": next(iter(placements.values()))} if same else dict(placements))
     return estimator.estimate(plan)

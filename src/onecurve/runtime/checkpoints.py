@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
@@ -35,6 +37,7 @@ from onecurve.runtime.snapshot_schedule import SnapshotSchedule
 from onecurve.train.state import TrainState
 
 ListTensors = Callable[[], Sequence[LocalTensor]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class KeptMemory:
 class Resumed:
     """What a run continues from."""
 
+    checkpoint: Checkpoint
     state: TrainState
     optimizer_states: States
     precision: Precision
@@ -153,20 +157,11 @@ class Checkpoints:
             sources = sorted([*sources, snapshot], key=lambda source: step_of(source[1]))
         skipped: list[str] = []
         for store, name in reversed(sources):
-            unreadable = damage = ""
-            resumed = None
-            try:
-                resumed = self._read(store, name, local_tensors(), rows, can_be_base=name in names)
-            except CorruptedError as error:
-                damage = str(error)
-            except OSError as error:
-                unreadable = f"{error.filename or name}: {error.strerror or error}"
-            unreadable = broadcast_first_text(self._group, unreadable)
-            if unreadable:  # it may be readable later, but a save from an earlier one would remove it
-                raise OnecurveError(
-                    f"{store.where}: cannot be read at the moment ({unreadable}); start again when it can"
-                )
-            damage = broadcast_first_text(self._group, damage)
+            resumed, damage = self._agreed(store, name, partial(self._read, store, name, local_tensors()))
+            if resumed is not None and not damage:
+                point = resumed.state.rows if store is not self._store else None
+                load_rows = partial(rows.load, resumed.checkpoint, name in names, resumed.state.updates, point)
+                _, damage = self._agreed(store, name, load_rows)
             if not damage and resumed is not None:
                 self._events += [SaveEvent("warning", text) for text in skipped]
                 self._asked_step = resumed.state.step
@@ -184,6 +179,20 @@ class Checkpoints:
                 "leave --change out to start a new run"
             )
         return None
+
+    def _agreed(self, store: ReadableStore, name: str, read: Callable[[], T]) -> tuple[T | None, str]:
+        """Read something on all ranks; return it, and what is damaged of it on some rank."""
+        result, unreadable, damage = None, "", ""
+        try:
+            result = read()
+        except CorruptedError as error:
+            damage = str(error)
+        except OSError as error:
+            unreadable = f"{error.filename or name}: {error.strerror or error}"
+        unreadable = broadcast_first_text(self._group, unreadable)
+        if unreadable:  # it may be readable later, but a save from an earlier one would remove it
+            raise OnecurveError(f"{store.where}: cannot be read at the moment ({unreadable}); start again when it can")
+        return result, broadcast_first_text(self._group, damage)
 
     def _snapshot(self) -> tuple[ReadableStore, str] | None:
         """The snapshot in memory that can be loaded, and its name; None if there is none."""
@@ -204,15 +213,13 @@ class Checkpoints:
         store: ReadableStore,
         name: str,
         local_tensors: Sequence[LocalTensor],
-        rows: SavedRows,
-        can_be_base: bool,
     ) -> Resumed:
         checkpoint = Checkpoint(store, name, self._store)
         state = train_state_of(checkpoint)
         changes = self._changes(checkpoint, state)
         optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
-        rows.load(checkpoint, can_be_base, state.updates, state.rows if store is not self._store else None)
         return Resumed(
+            checkpoint=checkpoint,
             state=replace(state, changes=(*state.changes, *changes)),
             optimizer_states=optimizer_states,
             precision=checkpoint.root.plan.precision,

@@ -63,9 +63,12 @@ class SavedRows:
 
     def begin(self) -> None:
         """The training begins."""
-        for holder in self._holders:
-            if isinstance(holder, ServedTables):
-                holder.begin()
+        for holder in self._served:
+            holder.begin()
+
+    @property
+    def _served(self) -> list[ServedTables]:
+        return [holder for holder in self._holders if isinstance(holder, ServedTables)]
 
     def load(self, checkpoint: Checkpoint, can_be_base: bool, updates: int, point: RowPoint | None = None) -> None:
         """Replace all rows by those of a checkpoint, whatever plan has saved it. All ranks call it together.
@@ -75,15 +78,22 @@ class SavedRows:
         """
         if not self._holders:
             return
+        if point is not None and not any(holder.can_go_back(point) for holder in self._served):
+            raise CorruptedError(f"{checkpoint.where}: the rows on servers are not those of this snapshot")
         base = checkpoint.rows_base()
-        since = []
+        since, errors = [], list[Exception]()
         for holder in self._holders:
             if point is not None and isinstance(holder, ServedTables):
                 holder.go_back(point)
                 since.append(point.since)
-            else:
-                read_base = self._reader(base) if base is not None else None
+                continue
+            read_base = self._reader(base) if base is not None else None
+            try:
                 since.append(holder.load(read_base, self._reader(checkpoint), updates))
+            except (CorruptedError, OSError) as error:  # the other ranks load the other tables together with this one
+                errors.append(error)
+        if errors:
+            raise errors[0]
         self._base = base.name if base is not None else checkpoint.name if can_be_base else ""
         self._since, self._full_save = tuple(since), None
 
@@ -95,6 +105,7 @@ class SavedRows:
         if self._full_save is not None and saved and step_of(saved) == self._full_save[0]:
             self._base, self._since = saved, self._full_save[1]
         self._full_save = None
+        self._note_snapshot()  # what is saved is a snapshot in memory too
         if self._base and not self._most_have_changed(group):
             return RowsToSave(self._saved(self._holders, self._since), self._base, self._base)
         self._full_save = (step, tuple(holder.begin_epoch() for holder in self._holders))
@@ -104,10 +115,12 @@ class SavedRows:
         """Return what to copy to memory. Rows on servers stay there: the servers can go back to this point."""
         since = dict(zip(self._holders, self._since if self._base else self._everything, strict=True))
         own = [holder for holder in self._holders if not isinstance(holder, ServedTables)]
-        for holder in self._holders:
-            if isinstance(holder, ServedTables):
-                holder.note_snapshot()
+        self._note_snapshot()
         return RowsToSave(self._saved(own, [since[holder] for holder in own]), self._base, self._base)
+
+    def _note_snapshot(self) -> None:
+        for holder in self._served:
+            holder.note_snapshot()
 
     def _saved(self, holders: Sequence[TableHolder], since: Sequence[int]) -> list[LocalTensor]:
         return saved_rows(list(zip(holders, since, strict=True)), self._rank)

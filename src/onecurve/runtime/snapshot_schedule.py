@@ -88,7 +88,7 @@ class SnapshotSchedule:
         return f"every {self.interval} step{'s' * (self.interval > 1)}, {1000 * self._cost():.1f} ms each"
 
     def _count(self, seconds: float) -> None:
-        if self._is_on_its_way:
+        if self._is_on_its_way and self._taken:  # a checkpoint that is being sent counts as the last snapshot
             self._taken[-1].steps += 1
             self._taken[-1].step_seconds += seconds
         else:

@@ -25,6 +25,8 @@ from onecurve.describe.errors import OnecurveError
 
 _SECONDS = 5.0
 """A greeting takes at most this long."""
+_RANK_SECONDS = 1.0
+"""The same for a rank, which then looks whether another server has taken over."""
 _MAX_BYTES = 1 << 20
 BUFFER_BYTES = 1 << 24
 """What arrives is read ahead up to this size: frames are read in few pieces."""
@@ -45,7 +47,7 @@ class Greeting:
 def connect_rank(address: str, key: bytes, greeting: Greeting, tls: ssl.SSLContext | None = None) -> socket.socket:
     """Connect a rank to a server."""
     host, _, port = address.rpartition(":")
-    connected, _ = connect_with_key(host, int(port), key, _SECONDS, tls)
+    connected, _ = connect_with_key(host, int(port), key, _RANK_SECONDS, tls)
     connected.sendall(greeting.encoded())
     return connected
 

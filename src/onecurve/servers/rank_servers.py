@@ -3,13 +3,17 @@
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from onecurve.coordination.coordination import Coordination
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress
+from onecurve.describe.slots import SLOTS
+from onecurve.params.row_client import RowsLostError
 from onecurve.params.view import ServerAddress, View
 from onecurve.params.view_changes import first_view
 from onecurve.servers.encryption import client_context
@@ -19,6 +23,8 @@ from onecurve.servers.settings import RowSettings
 from onecurve.servers.view_follower import SERVERS_PREFIX, VIEW_KEY, decoded_server, decoded_view, encoded
 
 CREW_KEY = "rows/crew"
+_ALONE_SECONDS = 5.0
+"""If no server lives for so long, none will come back with its rows."""
 _START_SECONDS = 120.0
 """Servers start within this time. The first one on a machine compiles kernels."""
 
@@ -35,6 +41,9 @@ class RankServers:
         self._tls = client_context(address.tls)
         self._settings, self._count, self._copies = settings, count, copies
         self._view: View | None = None
+        self._living: set[str] = set()
+        self._alone_since: float | None = None
+        """Since when no server lives."""
         self._reported: set[str] = set()
         """Servers that this rank has found dead."""
         self._error: Exception | None = None
@@ -51,6 +60,9 @@ class RankServers:
             self._changed.wait_for(lambda: self._view is not None or self._error is not None)
             self._raise_error()
             assert self._view is not None
+            since = self._alone_since
+            if since is not None and time.monotonic() - since > _ALONE_SECONDS:
+                raise RowsLostError([range(SLOTS)], None)
             return self._view
 
     def begin_anew(self) -> int:
@@ -85,7 +97,8 @@ class RankServers:
         return connect_rank(address, self._key, Greeting(name), self._tls)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._task.cancel)
+        with suppress(RuntimeError):  # it has ended with an error
+            self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -103,7 +116,7 @@ class RankServers:
             self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:
             pass
-        except OnecurveError as error:
+        except Exception as error:  # whoever waits for this thread must be told
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -114,16 +127,23 @@ class RankServers:
         coordination = await connect_service(self._address)
         with self._changed:
             self._coordination = coordination
+            self._alone_since = time.monotonic()
             self._changed.notify_all()
         try:
-            async for changes in await coordination.watch(VIEW_KEY):
-                for change in changes:
-                    if change.value is not None:
-                        with self._changed:
-                            self._view = decoded_view(change.value)
-                            self._changed.notify_all()
+            async for changes in await coordination.watch("rows/"):
+                with self._changed:
+                    for change in changes:
+                        self._take(change.key, change.value)
+                    self._changed.notify_all()
         finally:
             await coordination.close()
+
+    def _take(self, key: str, value: str | None) -> None:
+        if key == VIEW_KEY and value is not None:
+            self._view = decoded_view(value)
+        elif key.startswith(SERVERS_PREFIX):
+            (self._living.discard if value is None else self._living.add)(key)
+            self._alone_since = None if self._living else time.monotonic()
 
     def _do(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Do something in the thread, once there is a connection."""

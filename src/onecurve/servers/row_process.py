@@ -74,12 +74,14 @@ class RowProcess:
         async def leave() -> None:
             self._is_leaving = True
             await coordination.put(SERVERS_PREFIX + order.name, encoded(replace(server, is_leaving=True)), lease)
+            self._leave_if_it_can()
 
-        async with listener:
+        try:
             following = asyncio.create_task(self._follower.follow())
             lost = asyncio.create_task(lease.lost.wait())
             left = asyncio.create_task(self._has_left.wait())
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self._on_signal(leave))
+            if order.parent is None:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self._on_signal(leave))
             ends: list[asyncio.Future[Any]] = [following, lost, left, self._failure]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self._failure.done():
@@ -94,6 +96,8 @@ class RowProcess:
             lost.cancel()
             await lease.close()
             await coordination.close()
+        finally:
+            listener.close()  # without waiting for connections: what is asked there must not be answered any more
 
     def _on_signal(self, leave: Callable[[], Coroutine[None, None, None]]) -> None:
         """Leave; at the second signal, without waiting for others to have the rows."""
@@ -132,7 +136,11 @@ class RowProcess:
                 self._is_begun.set()
         if self._service is not None:
             self._service.change_view(view)
-        if self._is_leaving and not any(self._order.name in piece.servers for piece in view.pieces.values()):
+        self._leave_if_it_can()
+
+    def _leave_if_it_can(self) -> None:
+        pieces = self._service.view.pieces.values() if self._service is not None else ()
+        if self._is_leaving and not any(self._order.name in piece.servers for piece in pieces):
             self._has_left.set()
 
     def _new_service(self, settings: RowSettings) -> RowService:
@@ -169,6 +177,8 @@ def main() -> None:
     order = msgspec.json.decode(sys.stdin.readline(), type=ServerOrder)
     if order.parent is not None:
         die_with_parent(order.parent)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # of the terminal: the launcher decides
+            signal.signal(number, signal.SIG_IGN)
     asyncio.run(RowProcess(order).run())
 
 

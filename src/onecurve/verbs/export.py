@@ -141,7 +141,7 @@ def _write_int8(tensors: Mapping[str, LazyTensor], job: Job, path: Path) -> None
 
 def _losses(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
     """Return the evaluation loss with the original and with the quantized weights."""
-    with build_run(replace(job, weights=None), default_plan(job.global_batch, 1), RunSettings()) as run:
+    with build_run(replace(job, weights=None, params=None), default_plan(job.global_batch, 1), RunSettings()) as run:
         run.load_model(checkpoint)
         loss = run.evaluate().loss
         Int8(run.model).quantize_model(run.model)

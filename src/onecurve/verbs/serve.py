@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 
@@ -36,6 +37,7 @@ def serve(
     if not params.is_etcd:
         raise OnecurveError(f"serve: {address!r}; give an address etcd://HOST:PORT,…/NAME")
     listen = listen or address_towards(*etcd_member(address))
+    listen = socket.gethostbyname(listen)
     if tls is None and not ip_address(listen).is_loopback:
         raise OnecurveError(
             f"serve: {listen} can be reached from other machines: give --tls FOLDER with ca.pem, cert.pem and key.pem"

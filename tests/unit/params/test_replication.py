@@ -74,9 +74,12 @@ class History:
     def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
         undone, self._steps = self._steps[step:], self._steps[:step]
         self.added = [words[:step] for words in self.added]
-        self.points = tuple(point for point in self.points if point <= step)
         self._note()
         return undone
+
+    def begin_crew(self, step: int) -> None:
+        self.points = tuple(point for point in self.points if point <= step)
+        self._note()
 
     def get(self, _: Any) -> tuple[Any, ...]:
         return tuple(self.added)

@@ -161,3 +161,28 @@ def test_what_is_kept_grows_with_the_rows_that_change_and_not_with_the_steps() -
         rows.add(step(number, number % 7))
     (record,) = rows.records
     assert sum(part.ids.numel() for part in record.tables["item"]) <= len(IDS)
+
+
+def test_another_crew_forgets_what_was_pushed_for_later_steps() -> None:
+    """Also if no step has to be taken away."""
+    rows, expected = new_rows(), new_rows()
+    rows.keep((0, 1))
+    rows.squares(1, step(1, 1).parts)
+    rows.begin_crew(0)
+    assert rows.points == (0,)
+    assert torch.equal(rows.squares(1, step(1, 2).parts), expected.squares(1, step(1, 2).parts))
+    rows.add(step(1, 2))
+    expected.add(step(1, 2))
+    assert same([rows], [expected])
+
+
+def test_rows_go_back_further_after_a_later_step_is_no_longer_kept() -> None:
+    rows, expected = new_rows(), new_rows()
+    rows.keep((1, 2))
+    for number in range(1, 4):
+        rows.add(step(number, number))
+    rows.keep((1, 3))
+    rows.add(step(4, 4))
+    rows.go_back(1)
+    expected.add(step(1, 1))
+    assert same([rows], [expected])
