@@ -89,7 +89,7 @@ def run(folder: Path, plan: str, steps: int, params: str = "none") -> list[float
         pytest.param(("mb16 fp64", "shard2 mb8 fp64"), marks=pytest.mark.slow),
         ("shard2 mb8 fp64 tables=replicated", "replicate3 mb(6,5,5) fp64"),
         ("shard2 mb8 fp64 tables=served", "replicate2 mb8 fp64 tables=row_sharded"),
-        ("mb16 fp64 tables=replicated", "replicate2 mb8 fp64 tables=served"),
+        pytest.param(("mb16 fp64 tables=replicated", "replicate2 mb8 fp64 tables=served"), marks=pytest.mark.slow),
     ],
 )
 def test_any_placement_loads_what_another_has_saved(tmp_path: Path, plans: tuple[str, str]) -> None:

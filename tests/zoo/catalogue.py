@@ -155,7 +155,6 @@ ZOO: tuple[ZooModel, ...] = (
 )
 
 CI_MODELS: tuple[str, ...] = (
-    "t5",  # encoder-decoder model
     "ema_buffer",  # state that forward changes
     "vae",  # random draws in forward
     "lora",  # decoder, with LoRA

@@ -153,8 +153,8 @@ class ServedTables:
 
     def note_snapshot(self) -> None:
         """The ranks may go back to here. They will not go back to before the snapshot before this one."""
-        self._points.append(self._step)
-        if self._client is not None:
+        if self._client is not None and self._step not in self._points:
+            self._points.append(self._step)
             self._client.points = tuple(self._points)
 
     def go_back(self, point: RowPoint) -> None:
