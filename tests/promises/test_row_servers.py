@@ -54,7 +54,7 @@ def servers_below(pid: int) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
-def test_servers_on_addresses_of_other_machines_need_certificates() -> None:
-    ended = onecurve("serve", "etcd://127.0.0.1:1/name", "--listen", "192.0.2.1")
+def test_servers_on_addresses_of_other_machines_need_certificates(tmp_path: Path) -> None:
+    ended = onecurve("serve", "etcd://127.0.0.1:1/name", "--listen", "192.0.2.1", cwd=tmp_path)
     assert ended.returncode == 1
     assert "192.0.2.1 can be reached from other machines: give --tls FOLDER" in ended.stderr
