@@ -157,6 +157,5 @@ ZOO: tuple[ZooModel, ...] = (
 CI_MODELS: tuple[str, ...] = (
     "ema_buffer",  # state that forward changes
     "vae",  # random draws in forward
-    "lora",  # decoder, with LoRA
 )
 """Names of the models that CI checks: one for each kind named behind it."""
