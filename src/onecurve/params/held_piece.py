@@ -26,8 +26,8 @@ class PieceRows(Protocol[Part]):
     def can_go_back(self, step: int) -> bool:
         """True if what was changed after this step is kept."""
 
-    def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
-        """Take away all steps after this one; return those of them that ranks who go on may rely on."""
+    def go_back(self, step: int) -> None:
+        """Take away all steps after this one."""
 
     def begin_crew(self, step: int) -> None:
         """Forget what earlier crews have pushed or noted for later steps: another one begins after this step."""
@@ -96,11 +96,13 @@ class HeldPiece(Generic[Part]):
     def enter(self, crew: RowCrew) -> bool:
         """Follow a later crew; return False if that is not possible, because this copy lacks steps that it needs, or
         what later ones have changed is no longer kept."""
-        base = self.log.base_of(crew)
-        if not self.log.reaches(crew) or (self.log.applied > base and not self.rows.can_go_back(base)):
+        goes_back = self.log.applied > crew.start
+        if not self.log.reaches(crew) or (goes_back and not self.rows.can_go_back(crew.start)):
             return False
-        self.log.enter(crew, self.rows.go_back(base) if self.log.applied > base else ())
-        self.rows.begin_crew(base)
+        if goes_back:
+            self.rows.go_back(crew.start)
+        self.log.enter(crew)
+        self.rows.begin_crew(crew.start)
         self.waiting.clear()
         self.unanswered.clear()
         self.confirmed = {

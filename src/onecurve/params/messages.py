@@ -84,7 +84,7 @@ class Pushed(Answer):
     """The answer to a push: all copies have it."""
 
     squares: Any = None
-    """Of the gradients, summed over the ranks. None if rows may be stale, and if the step was added before."""
+    """Of the gradients, summed over the ranks. None if the step was added before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,16 +38,16 @@ from onecurve.params.view import View
 class RowServer(Generic[Part]):
     """One server. Every method returns the messages to send."""
 
-    def __init__(self, name: str, crew: RowCrew, staleness: int, make_rows: MakeRows[Part]) -> None:
+    def __init__(self, name: str, crew: RowCrew, make_rows: MakeRows[Part]) -> None:
         """`crew`: the first one."""
-        self.name, self._crew, self._staleness, self._make_rows = name, crew, staleness, make_rows
+        self.name, self._crew, self._make_rows = name, crew, make_rows
         self.view = View(epoch=0, pieces={})
         self._pieces: dict[int, HeldPiece[Part]] = {}
 
     def _create(self, piece: int, end: int) -> None:
         """Have a piece that nobody has had before."""
         rows = self._make_rows(range(piece, end), None)
-        self._pieces[piece] = HeldPiece(end=end, rows=rows, log=StepLog(crew=self._crew, staleness=self._staleness))
+        self._pieces[piece] = HeldPiece(end=end, rows=rows, log=StepLog(crew=self._crew))
 
     def joined(self) -> dict[int, str]:
         """Pieces of which this server is primary, each with the server that can take part now."""
@@ -187,7 +187,7 @@ class RowServer(Generic[Part]):
         if isinstance(message, RankMessage):
             own.log.decide(message.verdicts)
             own.log.note_received(message.rank, message.received)
-            own.rows.keep([own.log.base_after(point) for point in message.points])
+            own.rows.keep(message.points)
         if isinstance(message, Push):
             own.log.stage(message.step, message.rank, message.part)
             # The part that came first counts, also for the others.
@@ -259,11 +259,10 @@ class RowServer(Generic[Part]):
         if push.step > own.log.applied:
             if not self._is_confirmed(piece, key):
                 return []
-            if self._staleness == 0:
-                if not own.log.is_complete(push.step):
-                    return []
-                parts = own.log.staged[push.step]
-                squares = own.rows.squares(push.step, [parts[rank] for rank in sorted(parts)])
+            if not own.log.is_complete(push.step):
+                return []
+            parts = own.log.staged[push.step]
+            squares = own.rows.squares(push.step, [parts[rank] for rank in sorted(parts)])
         del own.unanswered[key]
         done = Pushed(
             epoch=self.view.epoch,
@@ -304,7 +303,7 @@ class RowServer(Generic[Part]):
         own, sent = self._pieces[piece], list[Sent]()
         waiting, own.waiting = own.waiting, {}
         for key, pull in waiting.items():
-            needed = own.log.needed_for(pull.step)
+            needed = pull.step - 1
             if needed == own.log.applied:
                 rows = Rows(
                     epoch=self.view.epoch,

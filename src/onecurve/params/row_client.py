@@ -81,10 +81,10 @@ class RowClient:
         self.points: tuple[int, ...] = ()
         """The steps after which later crews may begin."""
 
-    def decide(self, step: int, verdict: StepVerdict, staleness: int = 0) -> None:
+    def decide(self, step: int, verdict: StepVerdict) -> None:
         """Note the verdict on a step; the servers are told with the next request."""
         self.verdicts[step] = verdict
-        for old in [number for number in self.verdicts if number < step - 1 - staleness]:
+        for old in [number for number in self.verdicts if number < step - 1]:
             del self.verdicts[old]
 
     def pull(self, step: int, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:

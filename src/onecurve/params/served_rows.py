@@ -49,8 +49,6 @@ class UndoRecord:
     updates: int
     """Those that the rows had had."""
     tables: dict[str, list[StoredRows]] = field(default_factory=dict)
-    redone: list[ReadyStep[Gradients]] = field(default_factory=list)
-    """The first steps after it, which ranks that go on from later ones rely on."""
 
     def take_over(self, later: "UndoRecord") -> None:
         """Take in the record of a later step, to which the rows will not go back."""
@@ -60,7 +58,7 @@ class UndoRecord:
 
     def compacted(self) -> "UndoRecord":
         tables = {name: [StoredRows.joined(parts)] for name, parts in self.tables.items()}
-        return UndoRecord(self.step, self.updates, tables, [*self.redone])
+        return UndoRecord(self.step, self.updates, tables)
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,6 @@ class ServedRows:
 
     slots: range
     stores: Mapping[str, RowStore]
-    staleness: int = 0
     applied: int = 0
     """The newest step that was added."""
     updates: int = 0
@@ -104,9 +101,9 @@ class ServedRows:
     """By step: gradients summed over the ranks, of steps that will be added soon."""
 
     @staticmethod
-    def of(stores: Mapping[str, RowStore], slots: range, contents: object, staleness: int = 0) -> "ServedRows":
+    def of(stores: Mapping[str, RowStore], slots: range, contents: object) -> "ServedRows":
         """Rows without any step, or those of a copy, which may be decoded from a message."""
-        rows = ServedRows(slots=slots, stores=stores, staleness=staleness)
+        rows = ServedRows(slots=slots, stores=stores)
         if contents is None:
             return rows
         copy = msgspec.convert(contents, PieceContents, from_attributes=True)
@@ -130,9 +127,6 @@ class ServedRows:
                     continue
                 rate = store.table.optimizer.lr * step.verdict.lr_factor
                 store.update(ids, lines * step.verdict.factor, rate, self.updates)
-        for record in self.records:
-            if step.step <= record.step + self.staleness:
-                record.redone.append(step)
         self.applied = step.step
         self._begin_record()
 
@@ -174,7 +168,7 @@ class ServedRows:
     def can_go_back(self, step: int) -> bool:
         return any(record.step == step for record in self.records)
 
-    def go_back(self, step: int) -> Sequence[ReadyStep[Gradients]]:
+    def go_back(self, step: int) -> None:
         while True:
             last = self.records.pop()
             for name, parts in last.tables.items():
@@ -184,7 +178,6 @@ class ServedRows:
                 break
         self.applied, self.updates = last.step, last.updates
         self._begin_record()
-        return last.redone
 
     def get(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: self.stores[name].get(wanted) for name, wanted in ids.items()}
@@ -235,14 +228,8 @@ class ServedRows:
         self.slots = range(self.slots.start, slot)
         for number, record in enumerate([each.compacted() for each in self.records]):
             divided = {name: parts[0].divided(slot) for name, parts in record.tables.items()}
-            redone = [(ready, [self.divide(part, slot) for part in ready.parts]) for ready in record.redone]
             first, second = (
-                UndoRecord(
-                    record.step,
-                    record.updates,
-                    {name: [both[side]] for name, both in divided.items()},
-                    [replace(ready, parts=tuple(part[side] for part in parts)) for ready, parts in redone],
-                )
+                UndoRecord(record.step, record.updates, {name: [both[side]] for name, both in divided.items()})
                 for side in (0, 1)
             )
             self.records[number] = first

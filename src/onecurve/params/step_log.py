@@ -1,14 +1,14 @@
 """The steps of one copy of some rows: what the ranks have pushed, and up to which step it has been added.
 
-A pull of step k is answered with the rows after step k − 1 − s, where s is the staleness. Step j is added to the rows
-once all ranks have pushed it, its verdict is known, and all ranks have received the rows of step j + s, which must not
-have it. So a copy that is behind cannot answer with old rows, and none is ahead of what a rank may still ask for.
+A pull of step k is answered with the rows after step k − 1. Step k is added to the rows once all ranks have pushed it,
+its verdict is known, and all ranks have received the rows of step k, which must not have it. So a copy that is behind
+cannot answer with old rows, and none is ahead of what a rank may still ask for.
 
 After a failure, other ranks continue from an earlier step. They are another crew: the log then forgets what the crews
 before have pushed in later steps.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -44,7 +44,6 @@ class StepLog(Generic[Part]):
     """Steps are counted from 1."""
 
     crew: RowCrew
-    staleness: int = 0
     applied: int = 0
     """The rows have all steps up to this one."""
     staged: dict[int, dict[int, Part]] = field(default_factory=dict)
@@ -78,14 +77,9 @@ class StepLog(Generic[Part]):
         """A rank has received the rows of all steps up to this one."""
         self.received[rank] = max(step, self.received.get(rank, self.crew.start))
 
-    def enter(self, crew: RowCrew, undone: Iterable[ReadyStep[Part]]) -> None:
-        """Follow a later crew. The rows have no step after `base_of(crew)`. `undone`: steps up to its first one that
-        were added before, and no longer are."""
-        self.applied = min(self.applied, self.base_of(crew))
-        for ready in undone:
-            self.staged[ready.step] = dict(enumerate(ready.parts))
-            self.verdicts[ready.step] = ready.verdict
-            self.earlier_ranks[ready.step] = len(ready.parts)
+    def enter(self, crew: RowCrew) -> None:
+        """Follow a later crew. The rows have no step after the one after which it begins."""
+        self.applied = min(self.applied, crew.start)
         self.earlier_ranks = {step: self.ranks_in(step) for step in range(self.applied + 1, crew.start + 1)}
         self.staged = {step: parts for step, parts in self.staged.items() if step <= crew.start}
         self.verdicts = {step: verdict for step, verdict in self.verdicts.items() if step <= crew.start}
@@ -95,14 +89,6 @@ class StepLog(Generic[Part]):
     def reaches(self, crew: RowCrew) -> bool:
         """True if this copy has, or can add, all steps after which a later crew begins."""
         return all(self.is_complete(step) for step in range(self.applied + 1, crew.start + 1))
-
-    def base_of(self, crew: RowCrew) -> int:
-        """The step up to which the rows must be, at most, for the first pull of a crew."""
-        return self.base_after(crew.start)
-
-    def base_after(self, step: int) -> int:
-        """The step up to which the rows must be, at most, for the first pull after a step."""
-        return max(0, step - self.staleness)
 
     def copy(self) -> "StepLog[Part]":
         return replace(
@@ -130,10 +116,6 @@ class StepLog(Generic[Part]):
         for rank, step in other.received.items():
             self.note_received(rank, step)
 
-    def needed_for(self, step: int) -> int:
-        """The step up to which the rows must be, and no further, to answer a pull."""
-        return max(0, step - 1 - self.staleness)
-
     def ready(self, may_add: Callable[[int], bool] = lambda _: True) -> Iterator[ReadyStep[Part]]:
         """Yield the steps that can be added now, one after the other; each counts as added when the next is asked for.
 
@@ -141,12 +123,12 @@ class StepLog(Generic[Part]):
         """
         while (step := self.applied + 1) in self.verdicts and self.is_complete(step):
             received = (self.received.get(rank, self.crew.start) for rank in range(self.crew.ranks))
-            if any(newest < step + self.staleness for newest in received) or not may_add(step):
+            if any(newest < step for newest in received) or not may_add(step):
                 return
             parts = self.staged[step]
             yield ReadyStep(step, tuple(parts[rank] for rank in sorted(parts)), self.verdicts[step])
             self.applied = step
             del self.staged[step]
             self.earlier_ranks.pop(step, None)
-            for old in [number for number in self.verdicts if number < step - 1 - self.staleness]:
+            for old in [number for number in self.verdicts if number < step - 1]:
                 del self.verdicts[old]

@@ -132,7 +132,7 @@ class RowProcess:
             settings = RowSettings.decoded(view.settings)
             self._stores = settings.new_stores()
             if self._service is None:
-                self._service = self._new_service(settings)
+                self._service = self._new_service()
                 self._is_begun.set()
         if self._service is not None:
             self._service.change_view(view)
@@ -143,12 +143,9 @@ class RowProcess:
         if self._is_leaving and not any(self._order.name in piece.servers for piece in pieces):
             self._has_left.set()
 
-    def _new_service(self, settings: RowSettings) -> RowService:
+    def _new_service(self) -> RowService:
         server = RowServer[Gradients](
-            self._order.name,
-            _NOBODY,
-            settings.staleness,
-            lambda slots, contents: ServedRows.of(self._stores, slots, contents, settings.staleness),
+            self._order.name, _NOBODY, lambda slots, contents: ServedRows.of(self._stores, slots, contents)
         )
         return RowService(server, self._connect, self._on_dead, self._on_joined, self._on_failure)
 

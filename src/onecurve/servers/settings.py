@@ -49,7 +49,6 @@ class RowSettings:
     tables: Sequence[TableSettings]
     seed: int
     dtype: DtypeName
-    staleness: int = 0
 
     @staticmethod
     def of(tables: Iterable[EmbeddingTable], seed: int, dtype: torch.dtype) -> "RowSettings":

@@ -47,21 +47,21 @@ class History:
     def __init__(self, slots: range, contents: Any) -> None:
         self._begin = slots.start
         self.added: list[tuple[Any, ...]] = list(contents[0]) if contents else [()] * len(slots)
-        self._steps: list[ReadyStep[Part]] = list(contents[1]) if contents else []
-        """All that were added."""
+        self._steps: int = contents[1] if contents else 0
+        """So many were added."""
         self.points: tuple[int, ...] = tuple(contents[2]) if contents else ()
         self._kept: set[int] = set(contents[3]) if contents else set()
         """Points at which it was known that the rows may go back to them."""
 
     def add(self, ready: ReadyStep[Part]) -> None:
-        self._steps.append(ready)
+        self._steps += 1
         for at, before in enumerate(self.added):
             words = tuple(part[at] for part in ready.parts)
             self.added[at] = (*before, (ready.step, words, ready.verdict))
         self._note()
 
     def _note(self) -> None:
-        self._kept = (self._kept | {len(self._steps)}) & set(self.points)
+        self._kept = (self._kept | {self._steps}) & set(self.points)
 
     def keep(self, points: Sequence[int]) -> None:
         if not points or not self.points or max(points) >= max(self.points):
@@ -71,11 +71,10 @@ class History:
     def can_go_back(self, step: int) -> bool:
         return step in self._kept
 
-    def go_back(self, step: int) -> Sequence[ReadyStep[Part]]:
-        undone, self._steps = self._steps[step:], self._steps[:step]
+    def go_back(self, step: int) -> None:
+        self._steps = step
         self.added = [words[:step] for words in self.added]
         self._note()
-        return undone
 
     def begin_crew(self, step: int) -> None:
         self.points = tuple(point for point in self.points if point <= step)
@@ -91,14 +90,12 @@ class History:
         return tuple(parts)
 
     def copy(self) -> Any:
-        return list(self.added), list(self._steps), self.points, sorted(self._kept)
+        return list(self.added), self._steps, self.points, sorted(self._kept)
 
     def split(self, slot: int) -> "History":
         at = slot - self._begin
-        steps = [replace(ready, parts=tuple(part[at:] for part in ready.parts)) for ready in self._steps]
-        other = History(range(slot, slot), (self.added[at:], steps, self.points, sorted(self._kept)))
+        other = History(range(slot, slot), (self.added[at:], self._steps, self.points, sorted(self._kept)))
         self.added = self.added[:at]
-        self._steps = [replace(ready, parts=tuple(part[:at] for part in ready.parts)) for ready in self._steps]
         return other
 
     def drop(self) -> None:
@@ -120,7 +117,7 @@ class Rank:
 
     @property
     def is_pulling(self) -> bool:
-        return self.received < min(STEPS, self.pushed + 1 + self._world.staleness)
+        return self.received < min(STEPS, self.pushed + 1)
 
     @property
     def may_go_on(self) -> bool:
@@ -154,7 +151,7 @@ class Rank:
         return Pull(**about, step=self.received + 1)
 
     def _verdicts(self) -> dict[int, StepVerdict]:
-        latest = range(max(1, self.pushed - 1 - self._world.staleness), self.pushed + 1)
+        latest = range(max(1, self.pushed - 1), self.pushed + 1)
         return {step: verdict_of(step, self._world.crew_in(step).number) for step in latest}
 
     def take(self, message: Message) -> None:
@@ -173,9 +170,8 @@ class Rank:
             return
         slots = range(message.piece, piece.end)
         if isinstance(message, Rows):
-            applied = max(0, step - 1 - self._world.staleness)
-            assert message.rows == self._world.expected_rows(slots, applied), f"step {step} of {slots}"
-        elif isinstance(message, Pushed) and self._world.staleness == 0:
+            assert message.rows == self._world.expected_rows(slots, step - 1), f"step {step} of {slots}"
+        elif isinstance(message, Pushed):
             crew = self._crew
             sums = tuple(pushed_part(slots, step, rank, crew.number) for rank in range(crew.ranks))
             assert message.squares == sums, f"squares of step {step} of {slots}"
@@ -194,7 +190,6 @@ class World:
 
     def __init__(self, seed: int, make_server: Callable[..., RowServer[Part]] = RowServer) -> None:
         self.draw = random.Random(seed)
-        self.staleness = self.draw.choice([0, 0, 1, 2])
         half = SLOTS // 2
         self.view = View(1, {begin: Piece(begin + half, *self.draw.sample(SERVERS, 2)) for begin in (0, half)})
         self._crews = [RowCrew(1, 2)]
@@ -211,7 +206,7 @@ class World:
         self.crashed: set[str] = set()
 
     def _server(self, name: str) -> RowServer[Part]:
-        return self._make_server(name, self._crews[0], self.staleness, History)
+        return self._make_server(name, self._crews[0], History)
 
     def _start_ranks(self) -> None:
         crew = self._crews[-1]
@@ -420,9 +415,7 @@ class AnyStep(RowServer[Part]):
 
     def _answer_pulls(self, piece: int) -> list[Sent]:
         own = self._pieces[piece]
-        own.waiting = {
-            key: replace(pull, step=own.log.applied + 1 + self._staleness) for key, pull in own.waiting.items()
-        }
+        own.waiting = {key: replace(pull, step=own.log.applied + 1) for key, pull in own.waiting.items()}
         asked = {key: pull.step for key, pull in own.waiting.items()}
         answers = super()._answer_pulls(piece)
         steps = {(rank, number): key_step for (key_step, rank, number) in asked}
@@ -452,7 +445,7 @@ class SameCrew(RowServer[Part]):
 def test_a_step_is_added_only_when_the_backup_has_it() -> None:
     """Also if its verdict comes early."""
     crew = RowCrew(1, 1)
-    server = RowServer[Part]("a", crew, 0, History)
+    server = RowServer[Part]("a", crew, History)
     server.change_view(View(1, {0: Piece(1, "a", "b")}))
     about: dict[str, Any] = {"epoch": 1, "piece": 0, "sender": "rank0", "rank": 0, "crew": crew}
     ((receiver, _),) = server.take(Push(**about, step=1, part=("p",), received=1))
@@ -464,7 +457,7 @@ def test_a_step_is_added_only_when_the_backup_has_it() -> None:
 
 def test_a_crew_is_told_that_its_rows_are_lost() -> None:
     """A server that has no rows cannot serve ranks that go on from a step."""
-    server = RowServer[Part]("a", RowCrew(0, 0), 0, History)
+    server = RowServer[Part]("a", RowCrew(0, 0), History)
     server.change_view(View(1, {0: Piece(1, "a")}))
     pull = Pull(epoch=1, piece=0, sender="rank0", rank=0, crew=RowCrew(1, 1, start=5), step=6, received=5)
     ((_, refused),) = server.take(pull)
