@@ -7,12 +7,14 @@ A real etcd, servers started by `onecurve serve` on addresses of the loopback de
 - `stop`: one of three servers is stopped by SIGSTOP for 1 to 6 seconds.
 - `etcd`: etcd is stopped for 2 seconds, and nothing else.
 - `join`: a third server comes. `leave`: one of three gets SIGTERM and hands its rows over.
-- `ranks`: the run is killed, and started again. `all`: the servers too, and then there are three instead of two.
+- `rank`: one of the two ranks is killed, and the run goes on. `ranks`: the run is killed, and started again. `all`: the
+  servers too, and then there are three instead of two.
 
 `identical` counts the runs whose weights and rows, with their optimizer states, are bit-equal to those of a run without
 faults. A pause is the longest step after the fault minus the median step. `shares`: the smallest and largest part of
 the slots that a server has at the end of `join` and `leave`. `p99_ratio`: the 99th percentile of a step's time over
-that of the undisturbed run. `--break backup`: servers that confirm pushes which only they have.
+that of the undisturbed run. `--staleness 2`: rows lack the updates of two steps. `--break backup`: servers that confirm
+pushes which only they have.
 """
 
 import argparse
@@ -77,8 +79,8 @@ class Found:
 class Lab:
     """An etcd, and servers that are kept from one run to the next."""
 
-    def __init__(self, folder: Path, is_broken: bool) -> None:
-        self.folder, self._is_broken = folder, is_broken
+    def __init__(self, folder: Path, is_broken: bool, staleness: int) -> None:
+        self.folder, self._is_broken, self._staleness = folder, is_broken, staleness
         url = f"http://127.0.0.1:{_PORT}"
         words = ["etcd", "--unsafe-no-fsync", "--data-dir", str(folder / "etcd"), "--listen-client-urls", url]
         words += ["--advertise-client-urls", url, "--listen-peer-urls", f"http://127.0.0.1:{_PORT + 1}"]
@@ -109,7 +111,7 @@ class Lab:
         """Start a run of two ranks."""
         self._runs += 1
         out = out or self.folder / f"run{self._runs}"
-        arguments = [f"params={self.address}", f"steps={steps}", f"every={_EVERY}"]
+        arguments = [f"params={self.address}", f"steps={steps}", f"every={_EVERY}", f"staleness={self._staleness}"]
         return WatchedRun(_JOB, out, *arguments, "--plan", "replicate2 mb32 fp64", "--no-check")
 
     def view(self) -> View:
@@ -268,6 +270,15 @@ def note_shares(lab: Lab, found: Found, servers: int) -> None:
     found.shares += [slots / SLOTS for slots in slots_by_server(lab.view(), "primary").values()]
 
 
+def rank(lab: Lab, reference: Reference, found: Found, draw: random.Random) -> None:
+    lab.have(2)
+    with lab.begin() as run:
+        step = reach(run, draw)
+        os.kill(draw.choice(run.ranks()), signal.SIGKILL)
+        finish(run)
+    reference.judge(run, found, step)
+
+
 def ranks(lab: Lab, reference: Reference, found: Found, draw: random.Random, servers: int = 2) -> None:
     lab.have(2)
     with lab.begin() as run:
@@ -298,6 +309,7 @@ _SCENARIOS = {
     "etcd": etcd,
     "join": join,
     "leave": leave,
+    "rank": rank,
     "ranks": ranks,
     "all": everything,
 }
@@ -309,11 +321,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--break", dest="broken", choices=["backup"], help="servers with a planted fault")
+    parser.add_argument("--staleness", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     found, draw = Found(chosen.scenario), random.Random(chosen.seed)
     with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(Path(folder), chosen.broken is not None)
+        lab = Lab(Path(folder), chosen.broken is not None, chosen.staleness)
         try:
             reference = Reference(lab)
             for _ in range(chosen.count):

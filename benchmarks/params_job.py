@@ -38,7 +38,15 @@ def loss(output: Tensor, click: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(output, click, reduction="none")
 
 
-def job(params: str, steps: int = 400, every: int = 50, width: int = 16, ids: int = 20_000, tls: str = "") -> oc.Job:
+def job(
+    params: str,
+    staleness: int = 0,
+    steps: int = 400,
+    every: int = 50,
+    width: int = 16,
+    ids: int = 20_000,
+    tls: str = "",
+) -> oc.Job:
     return oc.Job(
         model=lambda: Clicks(width),
         data=lambda: Impressions(20_000, ids),
@@ -47,6 +55,6 @@ def job(params: str, steps: int = 400, every: int = 50, width: int = 16, ids: in
         clip=0.05,
         global_batch=64,
         steps=steps,
-        params=oc.Params(params, tls=tls or None) if params != "none" else None,
+        params=oc.Params(params, staleness=staleness, tls=tls or None),
         save=oc.Save(every=every),
     )

@@ -70,6 +70,8 @@ def job(
     topics: int = 100,
     ads: int = 20,
     params: str = "none",
+    staleness: int = 0,
+    warmup: int = 0,
 ) -> oc.Job:
     return oc.Job(
         model=lambda: ClickModel(width, lr),
@@ -80,7 +82,7 @@ def job(
         schedule=oc.linear(warmup=10),
         clip=5.0,
         global_batch=batch,
-        params=params,
+        params=oc.Params(params, staleness=staleness, warmup=warmup),
         steps=steps,
         metrics={"auc": oc.metric.auc()},
         evaluate=oc.Evaluate(lambda: Visits(100_000, 105_000, topics, ads), every=100, watch="auc", better="higher"),

@@ -61,6 +61,8 @@ def job(
     clip: float = 0.01,
     users: int = 1_000,
     params: str = "none",
+    staleness: int = 0,
+    warmup: int = 0,
 ) -> oc.Job:
     return oc.Job(
         model=lambda: Clicks(width, optimizer),
@@ -71,5 +73,5 @@ def job(
         global_batch=batch,
         steps=steps,
         clip=clip,
-        params=params,
+        params=oc.Params(params, staleness=staleness, warmup=warmup),
     )

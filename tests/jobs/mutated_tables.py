@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import onecurve as oc
-from onecurve.params import exchange, tables
+from onecurve.params import exchange, rows_ahead, tables
 
 sys.path.insert(0, str(Path(__file__).parent))
 import clicks
@@ -53,10 +53,19 @@ def schedule_without_tables() -> None:
     tables.Tables.update = lambda self, factor, _: original(self, factor, 1.0)
 
 
+def rows_one_step_too_new() -> None:
+    original = rows_ahead.RowsAhead.fetch
+
+    def fetch_late(self, upcoming):
+        original(self, {step: rounds for step, rounds in upcoming.items() if step < max(upcoming)})
+
+    rows_ahead.RowsAhead.fetch = fetch_late
+
+
 def none() -> None:
     pass
 
 
-def job(fault: str, params: str = "none") -> oc.Job:
+def job(fault: str, params: str = "none", staleness: int = 0) -> oc.Job:
     globals()[fault]()
-    return clicks.job(params=params)
+    return clicks.job(params=params, staleness=staleness)

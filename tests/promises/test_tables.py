@@ -35,6 +35,22 @@ def test_rows_on_servers_are_those_of_a_parameter() -> None:
     assert [verdict for verdict in result.verdicts if not verdict.holds] == []
 
 
+@pytest.mark.parametrize("params", ["none", "local://2"])
+def test_stale_rows_are_those_of_the_step_that_may_see_them(params: str) -> None:
+    plans = ["mb8×2", "replicate2 mb(5,3)×2", "shard2 mb8 recompute=selective"]
+    arguments = ["optimizer=adam", f"params={params}", "staleness=2", "warmup=1"]
+    result = oc.check(CLICKS, arguments, plans=plans, steps=6, quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+
+
+@pytest.mark.parametrize("params", ["none", pytest.param("local://2", marks=pytest.mark.slow)])
+def test_check_finds_rows_that_are_one_step_too_new(params: str) -> None:
+    arguments = ["fault=rows_one_step_too_new", f"params={params}", "staleness=2"]
+    result = oc.check(JOBS / "mutated_tables.py", arguments, plans=["replicate2 mb8"], steps=4, quiet=True)
+    (verdict,) = result.verdicts
+    assert verdict.outcome == "differs", verdict
+
+
 @pytest.mark.parametrize(
     ("fault", "plan"),
     [
@@ -72,10 +88,11 @@ def test_a_pattern_that_matches_no_table_is_refused() -> None:
         oc.check(CLICKS, plans=["replicate2 mb8 tables=usr:replicated"], quiet=True)
 
 
-def run(folder: Path, plan: str, steps: int, params: str = "none") -> list[float]:
+def run(folder: Path, plan: str, steps: int, params: str = "none", staleness: int = 0) -> list[float]:
     ended = python(
         "-m", "onecurve", "run", str(CLICKS), "optimizer=adam", "users=2", f"steps={steps}", f"params={params}",
-        "--plan", plan, "--no-check", "--out", str(folder), *(["--change", "steps"] if folder.exists() else []),
+        f"staleness={staleness}", "--plan", plan, "--no-check", "--out", str(folder),
+        *(["--change", "steps"] if folder.exists() else []),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
     records = [json.loads(line) for line in records_file(folder, 0).read_text().splitlines()]
@@ -83,22 +100,25 @@ def run(folder: Path, plan: str, steps: int, params: str = "none") -> list[float
 
 
 @pytest.mark.parametrize(
-    "plans",
+    ("plans", "staleness"),
     [
-        pytest.param(("replicate2 mb8 fp64", "mb16 fp64"), marks=pytest.mark.slow),
-        pytest.param(("mb16 fp64", "shard2 mb8 fp64"), marks=pytest.mark.slow),
-        ("shard2 mb8 fp64 tables=replicated", "replicate3 mb(6,5,5) fp64"),
-        ("shard2 mb8 fp64 tables=served", "replicate2 mb8 fp64 tables=row_sharded"),
-        pytest.param(("mb16 fp64 tables=replicated", "replicate2 mb8 fp64 tables=served"), marks=pytest.mark.slow),
+        pytest.param(("replicate2 mb8 fp64", "mb16 fp64"), 0, marks=pytest.mark.slow),
+        pytest.param(("mb16 fp64", "shard2 mb8 fp64"), 2, marks=pytest.mark.slow),
+        (("shard2 mb8 fp64 tables=replicated", "replicate3 mb(6,5,5) fp64"), 0),
+        (("shard2 mb8 fp64 tables=served", "replicate2 mb8 fp64 tables=row_sharded"), 2),
+        pytest.param(("mb16 fp64 tables=replicated", "replicate2 mb8 fp64 tables=served"), 0, marks=pytest.mark.slow),
+        pytest.param(
+            ("mb16 fp64 tables=row_sharded", "replicate3 mb(6,5,5) fp64 tables=served"), 2, marks=pytest.mark.slow
+        ),
     ],
 )
-def test_any_placement_loads_what_another_has_saved(tmp_path: Path, plans: tuple[str, str]) -> None:
+def test_any_placement_loads_what_another_has_saved(tmp_path: Path, plans: tuple[str, str], staleness: int) -> None:
     """Rows of items are updated by Adam, whose state and number of updates count too. There is one user: only one rank
     has a row of that table."""
-    straight = run(tmp_path / "straight", "mb16 fp64", 12)
+    straight = run(tmp_path / "straight", "mb16 fp64", 12, staleness=staleness)
     params = "local://2" if any("served" in plan for plan in plans) else "none"
-    run(tmp_path / "split", plans[0], 6, params)
-    continued = run(tmp_path / "split", plans[1], 12, params)
+    run(tmp_path / "split", plans[0], 6, params, staleness)
+    continued = run(tmp_path / "split", plans[1], 12, params, staleness)
     assert continued[-6:] == pytest.approx(straight[-6:], rel=1e-12)
     weights = [load_file(tmp_path / name / "weights.safetensors") for name in ("straight", "split")]
     for name, values in weights[0].items():

@@ -63,8 +63,6 @@ class SingleStagePart(AutoBackwardPart):
         self, rounds: Sequence[MicroBatch], objective: Objective, scale: float, seeds: Sequence[int]
     ) -> Tensor:
         self._begin_step()
-        if self.tables is not None:
-            self.tables.begin_step()
         totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         placed = self._prefetcher.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
         for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):

@@ -9,8 +9,8 @@ import multiprocessing
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -39,6 +39,8 @@ class Batch:
     step: int
     """Number of the step, counted from 1."""
     rounds: list[MicroBatch]
+    upcoming: Mapping[int, list[MicroBatch]] = field(default_factory=dict)
+    """The rounds of the next steps, by step, as far as they were asked for."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,11 @@ class MicroBatches:
 class TrainingBatches:
     """This rank's batches in the order of steps. `start` moves to any step and keeps the worker processes."""
 
-    def __init__(self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int) -> None:
-        self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps)
+    def __init__(
+        self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int, ahead: int = 0
+    ) -> None:
+        """`ahead`: each batch has the rounds of so many next steps, the last one too: a run may be continued."""
+        self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps, ahead=ahead)
         self._micro_batches = reader.open(self._shares, workers)
 
     def read_ahead(self) -> None:
@@ -163,26 +168,28 @@ class TrainingBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         shares, micro_batches = self._shares, iter(self._micro_batches)
-        return (
-            Batch(step, [next(micro_batches) for _ in range(shares.plan.rounds)])
-            for step in range(shares.step + 1, shares.steps + 1)
-        )
+        read: dict[int, list[MicroBatch]] = {}
+        for step in range(shares.step + 1, shares.steps + 1):
+            for later in range(max([step - 1, *read]) + 1, step + shares.ahead + 1):
+                read[later] = [next(micro_batches) for _ in range(shares.plan.rounds)]
+            yield Batch(step, read.pop(step), dict(read))
 
 
 @dataclass
 class _TrainingShares:
-    """The samples of this rank, one group per round, after `step` steps, at `position`, to the last step."""
+    """The samples of this rank, one group per round, after `step` steps, at `position`, and `ahead` steps too many."""
 
     order: Order
     plan: Plan
     data_rank: int
     steps: int
+    ahead: int
     step: int = 0
     position: int = 0
 
     def __iter__(self) -> Iterator[Samples]:
         begin = self.position
-        for _ in range(self.step, self.steps):
+        for _ in range(self.step, self.steps + self.ahead):
             for round_number in range(self.plan.rounds):
                 yield self.order.samples(*share_bounds(self.plan, self.data_rank, begin, round_number))
             begin += self.plan.global_batch

@@ -18,9 +18,10 @@ class TrainingData:
     order: Order
     steps: int
 
-    def batches(self, plan: Plan, data_rank: int, workers: int) -> TrainingBatches:
-        """The batches of one data-parallel rank, one per step, read by `workers` processes."""
-        return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers)
+    def batches(self, plan: Plan, data_rank: int, workers: int, ahead: int = 0) -> TrainingBatches:
+        """The batches of one data-parallel rank, one per step, read by `workers` processes. Each has those of the
+        `ahead` steps after it."""
+        return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers, ahead)
 
     def micro(self, begin: int, end: int, copies: int = 1) -> MicroBatch:
         """Read the samples at positions begin … end-1 in this process, `copies` times in a row, as one micro-batch."""

@@ -16,6 +16,7 @@ from onecurve.job.optimizer import OptimizerFactory
 from onecurve.job.params import Params
 from onecurve.job.save import Save
 from onecurve.job.schedule import AnySchedule, Schedule
+from onecurve.job.staleness import Staleness
 from onecurve.job.weighted import Weighted
 
 Loss = Callable[[Any, Any], Tensor | Weighted]
@@ -168,9 +169,16 @@ class Job:
     @property
     def row_servers(self) -> Params | None:
         """The servers of the model's embedding tables; None if the ranks hold the rows."""
-        if isinstance(self.params, str):
-            return Params(self.params) if self.params != "none" else None
-        return self.params
+        return self._params if self._params.has_servers else None
+
+    @property
+    def staleness(self) -> Staleness:
+        """How many of the latest updates the rows of embedding tables lack."""
+        return Staleness(self._params.staleness, self._params.warmup)
+
+    @property
+    def _params(self) -> Params:
+        return self.params if isinstance(self.params, Params) else Params(self.params or "none")
 
     @property
     def manual_backward(self) -> bool:
@@ -222,7 +230,7 @@ class Job:
             raise OnecurveError(
                 f"Job: params must be an address such as 'local://2' or a onecurve.Params, got {self.params!r}"
             )
-        self.row_servers  # noqa: B018 - refuses an address that is none
+        self._params  # noqa: B018 - refuses an address that is none
         if self.save is not None and not isinstance(self.save, Save):
             raise OnecurveError(
                 "Job: save must be a onecurve.Save, for example onecurve.Save(every=500), or None for no checkpoints; "

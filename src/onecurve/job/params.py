@@ -1,4 +1,4 @@
-"""Which servers hold the rows of a job's embedding tables."""
+"""How a job's embedding tables are trained: which servers hold their rows, and how old rows may be."""
 
 import re
 from dataclasses import dataclass
@@ -11,11 +11,16 @@ _ETCD = re.compile(r"etcds?://[^/@\s]+/[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Params:
-    """Row servers: processes that hold the rows of a job's embedding tables.
+    """How a job's embedding tables are trained: which servers hold their rows, and how old rows may be.
 
     Args:
-        address: `"local://2"`: two servers on this host, which live as long as the run. `"etcd://HOST:PORT,…/NAME"`
-            (`etcds` for TLS to etcd): those that `onecurve serve` has started with the same address, on any machines.
+        address: `"none"`: the ranks hold the rows. `"local://2"`: two servers on this host, which live as long as the
+            run. `"etcd://HOST:PORT,…/NAME"` (`etcds` for TLS to etcd): those that `onecurve serve` has started with the
+            same address, on any machines. Default: `"none"`.
+        staleness: With 2, the rows of a step lack the updates of the two steps before it. They are fetched, and updated
+            on servers, while other steps run. The gradient norm that `clip` limits then leaves the tables out. The
+            result does not depend on who holds the rows. Default: 0.
+        warmup: The first steps, in which rows lack no update. Default: 0.
         replicas: Copies of each row, 1 or 2, on different servers. With two, the training goes on when a server dies,
             and computes the same. Default: 2.
         tls: Folder with `ca.pem`, `cert.pem` and `key.pem`, with which connections to servers on other machines are
@@ -23,21 +28,38 @@ class Params:
 
     Example::
 
-        params = oc.Params("local://2", replicas=1)  # for oc.Job(params=params)
+        params = oc.Params("local://2", staleness=1)  # for oc.Job(params=params)
     """
 
-    address: str
+    address: str = "none"
+    staleness: int = 0
+    warmup: int = 0
     replicas: int = 2
     tls: str | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.address, str) or not (_LOCAL.fullmatch(self.address) or self.is_etcd):
+        known = isinstance(self.address, str) and (
+            not self.has_servers or _LOCAL.fullmatch(self.address) or self.is_etcd
+        )
+        if not known:
             raise OnecurveError(
-                "Params: address must be 'local://N', for N servers on this host, or 'etcd://HOST:PORT,…/NAME', for "
-                f"those of `onecurve serve`; got {self.address!r}"
+                "Params: address must be 'none', 'local://N', for N servers on this host, or "
+                f"'etcd://HOST:PORT,…/NAME', for those of `onecurve serve`; got {self.address!r}"
+            )
+        for name, value in (("staleness", self.staleness), ("warmup", self.warmup)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise OnecurveError(f"Params: {name} must be an integer of at least 0, got {value!r}")
+        if self.warmup and not self.staleness:
+            raise OnecurveError(
+                f"Params: warmup={self.warmup} has no effect without staleness; set staleness, or leave it out"
             )
         if self.replicas not in (1, 2) or isinstance(self.replicas, bool):
             raise OnecurveError(f"Params: replicas must be 1 or 2, got {self.replicas!r}")
+
+    @property
+    def has_servers(self) -> bool:
+        """False if the ranks hold the rows."""
+        return self.address != "none"
 
     @property
     def is_etcd(self) -> bool:

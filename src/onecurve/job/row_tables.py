@@ -1,15 +1,21 @@
 """What a training step asks of embedding tables, wherever their rows are."""
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
+
+from onecurve.job.batch import MicroBatch
+
+Upcoming = Mapping[int, Sequence[MicroBatch]]
+"""The rounds of the next steps, by step."""
 
 
 class RowTables(Protocol):
     """The embedding tables of a model on one rank. The ranks call its methods together."""
 
-    def begin_step(self) -> None:
-        """Forget what forwards outside of steps have left."""
+    def begin_step(self, step: int, rounds: Sequence[MicroBatch], upcoming: Upcoming) -> None:
+        """Forget what forwards outside of steps have left; fetch rows of later steps, if they may lack updates."""
 
     def end_round(self, divisor: float) -> None:
         """Add the gradients of a round, divided by a number, to those of the step."""

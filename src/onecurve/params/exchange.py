@@ -12,14 +12,20 @@ from torch import Tensor
 
 from onecurve.describe.slots import SLOTS, owned_slots
 from onecurve.device.collectives import Group
-from onecurve.params.row_store import RowStore
+from onecurve.params.rows_by_id import RowsById
 from onecurve.params.slots import owners_of, slots_of
+
+
+class RowReader(Protocol):
+    """Rows of one table on this rank."""
+
+    def get(self, ids: Tensor) -> Tensor: ...
 
 
 class Exchange(Protocol):
     """How the ranks share one table."""
 
-    def fetch(self, store: RowStore, ids: Tensor) -> Tensor:
+    def fetch(self, store: RowReader, ids: Tensor) -> Tensor:
         """Return the rows of these ids, which are distinct, wherever they are."""
 
     def reduce(self, ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,7 +50,7 @@ class Replicated:
         self._group = group
         self._rank, self._ranks = (0, 1) if group is None else (group.rank(), group.size())
 
-    def fetch(self, store: RowStore, ids: Tensor) -> Tensor:
+    def fetch(self, store: RowReader, ids: Tensor) -> Tensor:
         return store.get(ids)
 
     def reduce(self, ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +79,7 @@ class RowSharded:
         self._group = group
         self._rank, self._ranks = group.rank(), group.size()
 
-    def fetch(self, store: RowStore, ids: Tensor) -> Tensor:
+    def fetch(self, store: RowReader, ids: Tensor) -> Tensor:
         order, sent = self._by_owner(ids)
         received = self._exchange_sizes(sent)
         asked = self._send(ids[order], sent, received)
@@ -83,14 +89,18 @@ class RowSharded:
         return rows
 
     def reduce(self, ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        return sum_by_id(self.send_to_owners(ids, gradients))
+
+    def send_to_owners(self, ids: Tensor, lines: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Send a line for each id to the rank that holds its row; return what each rank has sent to this one."""
         order, sent = self._by_owner(ids)
         received = self._exchange_sizes(sent)
         of_ranks = zip(
             torch.split(self._send(ids[order], sent, received), received),
-            torch.split(self._send(gradients[order], sent, received), received),
+            torch.split(self._send(lines[order], sent, received), received),
             strict=True,
         )
-        return sum_by_id(list(of_ranks))
+        return list(of_ranks)
 
     @property
     def counts(self) -> bool:
@@ -117,6 +127,14 @@ class RowSharded:
         incoming = rows.new_empty(sum(received), *rows.shape[1:])
         dist.all_to_all_single(incoming, rows.contiguous(), received, sent, group=self._group)
         return incoming
+
+
+def collect(group: Group, rows: RowsById) -> RowsById:
+    """Send rows to the ranks that save their slots; return those of this rank. Rows of the same id are equal."""
+    if group is None:
+        return rows
+    ids, lines = zip(*RowSharded(group).send_to_owners(rows.ids, rows.rows), strict=True)
+    return RowsById.of(torch.cat(ids), torch.cat(lines))
 
 
 def sum_by_id(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

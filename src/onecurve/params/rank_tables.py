@@ -1,11 +1,10 @@
 """Tables whose rows are in the ranks: each in a store, and shared by an exchange."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from onecurve.describe.slots import SLOTS
 from onecurve.job.embedding import EmbeddingTable
 from onecurve.params.exchange import Exchange
 from onecurve.params.row_store import RowStore
@@ -37,6 +36,10 @@ class RankTables:
     def fetch(self, table: str, ids: Tensor) -> Tensor:
         return self.exchanges[table].fetch(self.stores[table], ids)
 
+    def fetch_later(self, ids: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+        rows = {name: self.fetch(name, wanted) for name, wanted in ids.items()}
+        return lambda: rows
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -52,6 +55,9 @@ class RankTables:
                 squares += sums[name][1].double().square().sum()
         self._sums = sums
         return squares
+
+    def send(self, gradients: Gradients) -> None:
+        self.reduce(gradients)
 
     def update(self, factor: float, lr_factor: float) -> None:
         self._updates += 1
@@ -78,11 +84,8 @@ class RankTables:
     def parts_to_save(self, since: int) -> Iterator[tuple[str, TableParts]]:
         for name, store in self.stores.items():
             changed = store.changed_since(since)
-            slots = slots_of(store.ids[changed])
-            own = self.exchanges[name].saves(slots).nonzero().squeeze(1)
-            order = own[slots[own].argsort(stable=True)]
-            ends = slots[order].bincount(minlength=SLOTS).cumsum(0)
-            yield name, TableParts(ends, *store.contents(changed[order]))
+            own = self.exchanges[name].saves(slots_of(store.ids[changed]))
+            yield name, TableParts.by_slot(*store.contents(changed[own]))
 
     def load(self, base: ReadRows | None, newest: ReadRows, updates: int) -> int:
         for store in self.stores.values():

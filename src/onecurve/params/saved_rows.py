@@ -1,17 +1,15 @@
 """The rows of the embedding tables as a checkpoint has them: ordered by slot, each slot written by one rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from onecurve.device.local_tensor import LocalTensor, local_tensor_of
-from onecurve.params.table_holder import TableHolder
+from onecurve.params.table_holder import TableParts
 
 
-def saved_rows(holders: Sequence[tuple[TableHolder, int]], rank: int) -> list[LocalTensor]:
-    """Return what this rank writes of some tables, as tensors `TABLE@RANK/PART`: of each holder, the rows that have
-    changed since an epoch."""
+def saved_rows(tables: Iterable[tuple[str, TableParts]], rank: int) -> list[LocalTensor]:
+    """Return what this rank writes of some tables, as tensors `TABLE@RANK/PART`."""
     return [
         local_tensor_of(f"{name}@{rank}/{part}", getattr(parts, part), True, of_table=True)
-        for holder, since in holders
-        for name, parts in holder.parts_to_save(since)
+        for name, parts in tables
         for part in ("ends", "ids", "rows", "states")
     ]

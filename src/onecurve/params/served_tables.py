@@ -12,14 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from onecurve.describe.slots import SLOTS, owned_slots
+from onecurve.describe.slots import owned_slots
 from onecurve.device.collectives import Group, broadcast_first_text
 from onecurve.job.embedding import EmbeddingTable
 from onecurve.job.initial_rows import initial_rows
 from onecurve.job.row_point import RowPoint, StepVerdict
+from onecurve.params.background import Background
 from onecurve.params.row_client import RowClient, Views
 from onecurve.params.served_rows import RowsRead, StoredRows
-from onecurve.params.slots import slots_of
 from onecurve.params.step_log import RowCrew
 from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts
 
@@ -64,6 +64,8 @@ class ServedTables:
         self._seed, self._dtype, self._check = seed, dtype, check
         self._rank, self._ranks = (0, 1) if group is None else (group.rank(), group.size())
         self._client: RowClient | None = None
+        self._background = Background(check)
+        """Uses the client alone, until all that was begun is done."""
         self._step = 0
         self._points: deque[int] = deque(maxlen=2)
         """The steps that the ranks may go back to."""
@@ -76,18 +78,29 @@ class ServedTables:
         width = self._tables[table].width
         if self._client is None:
             return initial_rows(self._seed, table, ids, width, self._dtype)
-        if not ids.numel():
-            return torch.empty(0, width, dtype=self._dtype)
-        return self._client.pull(self._step + 1, {table: ids})[table]
+        self._background.settle()
+        return self._pull(self._client, self._step + 1, {table: ids})[table]
+
+    def fetch_later(self, ids: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+        client, step = self._client, self._step + 1
+        assert client is not None
+        rows = self._background.begin(lambda: self._pull(client, step, ids))
+        return lambda: self._background.wait(rows)
 
     def begin_step(self) -> None:
         self.begin()
 
     def reduce(self, gradients: Gradients) -> Tensor:
         assert self._client is not None
+        self._background.settle()
         squares = self._client.push(self._step + 1, gradients)
         assert squares is not None
         return squares.sum() if self._rank == 0 else torch.zeros((), dtype=torch.float64)
+
+    def send(self, gradients: Gradients) -> None:
+        client, step = self._client, self._step + 1
+        assert client is not None
+        self._background.begin(lambda: client.push(step, gradients))
 
     def update(self, factor: float, lr_factor: float) -> None:
         self._decide(StepVerdict(factor=factor, lr_factor=lr_factor))
@@ -115,11 +128,7 @@ class ServedTables:
             ids = torch.cat([torch.empty(0, dtype=torch.int64), *(part.ids for part in stored_parts)])
             nothing = torch.empty(0, table.width + states, dtype=self._dtype)
             values = torch.cat([nothing, *(part.values for part in stored_parts)])
-            slots = slots_of(ids)
-            order = slots.argsort(stable=True)
-            rows, of_rows = values[order].split([table.width, states], dim=1)  # type: ignore[no-untyped-call]
-            ends = slots.bincount(minlength=SLOTS).cumsum(0)
-            yield name, TableParts(ends, ids[order], rows.contiguous(), of_rows.contiguous())
+            yield name, TableParts.by_slot(ids, values[:, : table.width], values[:, table.width :])
 
     def load(self, base: ReadRows | None, newest: ReadRows, updates: int) -> int:
         self._begin_anew()
@@ -140,6 +149,7 @@ class ServedTables:
         """Where the rows stand; None if they have their first values."""
         if self._client is None:
             return None
+        self._background.settle()
         return RowPoint(
             step=self._step,
             verdicts=tuple(self._client.verdicts.values()),
@@ -154,6 +164,7 @@ class ServedTables:
     def note_snapshot(self) -> None:
         """The ranks may go back to here. They will not go back to before the snapshot before this one."""
         if self._client is not None and self._step not in self._points:
+            self._background.settle()
             self._points.append(self._step)
             self._client.points = tuple(self._points)
 
@@ -172,6 +183,8 @@ class ServedTables:
         self._servers.close()
 
     def _close_client(self) -> None:
+        self._background.close()
+        self._background = Background(self._check)
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -187,16 +200,26 @@ class ServedTables:
         crew = RowCrew(int(number), self._ranks, start)
         name = f"rank{self._rank} of crew {number}"
         self._client = RowClient(
-            name, self._rank, crew, self._servers, lambda address: self._servers.connect(address, name), self._check
+            name,
+            self._rank,
+            crew,
+            self._servers,
+            lambda address: self._servers.connect(address, name),
+            self._background.check,
         )
         self._step = start
         self._points = deque([start] if start else [], maxlen=2)  # nobody goes back to rows without any step
         self._client.points = tuple(self._points)
 
     def _decide(self, verdict: StepVerdict) -> None:
-        assert self._client is not None
+        client = self._client
+        assert client is not None
         self._step += 1
-        self._client.decide(self._step, verdict)
+        step = self._step
+        if self._background.is_idle:
+            client.decide(step, verdict)
+        else:
+            self._background.begin(lambda: client.decide(step, verdict))
 
     def _load(self, read: ReadRows, updates: int, error: Exception | None) -> Exception | None:
         """Send saved rows to the servers, each rank those of its slots. Return the first error: the other ranks cannot
@@ -222,8 +245,18 @@ class ServedTables:
 
     def _read(self, since: int, limit: int | None = None) -> Iterator[RowsRead]:
         if self._client is not None:
+            self._background.settle()
             own = owned_slots(self._rank, self._ranks)
             yield from self._client.read(self._step + 1, own, since, limit)
+
+    def _pull(self, client: RowClient, step: int, ids: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Pull rows; servers are not asked for tables without ids."""
+        wanted = {name: of_table for name, of_table in ids.items() if of_table.numel()}
+        rows = client.pull(step, wanted) if wanted else {}
+        empty = {
+            name: torch.empty(0, self._tables[name].width, dtype=self._dtype) for name in ids if name not in wanted
+        }
+        return {**rows, **empty}
 
 
 def owned_part(slots: range, number: int, parts: int) -> range:

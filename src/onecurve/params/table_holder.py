@@ -6,6 +6,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from onecurve.describe.slots import SLOTS
+from onecurve.params.slots import slots_of
+
 Gradients = Mapping[str, tuple[Tensor, Tensor]]
 """By table: ids, which are distinct, and the gradients of their rows."""
 
@@ -22,6 +25,14 @@ class TableParts:
     ids: Tensor
     rows: Tensor
     states: Tensor
+
+    @staticmethod
+    def by_slot(ids: Tensor, rows: Tensor, states: Tensor) -> "TableParts":
+        """Order rows by their slots."""
+        slots = slots_of(ids)
+        order = slots.argsort(stable=True)
+        ends = slots.bincount(minlength=SLOTS).cumsum(0)
+        return TableParts(ends, ids[order], rows[order], states[order])
 
 
 @dataclass(frozen=True)
@@ -46,8 +57,14 @@ class TableHolder(Protocol):
 
     def close(self) -> None: ...
 
+    def fetch_later(self, ids: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+        """Begin to fetch the rows of several tables, as they are now; return a function that waits for them."""
+
     def reduce(self, gradients: Gradients) -> Tensor:
         """Sum the gradients over the ranks; return the sum of the squares that this rank counts, in float64."""
+
+    def send(self, gradients: Gradients) -> None:
+        """Sum the gradients over the ranks, perhaps after this has returned."""
 
     def update(self, factor: float, lr_factor: float) -> None:
         """Update the rows with the gradients of the step."""

@@ -4,16 +4,23 @@ Only `update` changes or creates rows. Trials, timing and evaluation run forward
 leave is dropped when the next step begins.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.collectives import Group
+from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import EmbeddingTable, connect, tables_of
+from onecurve.job.row_tables import Upcoming
+from onecurve.job.staleness import Staleness
 from onecurve.params.exchange import sum_by_id
+from onecurve.params.rows_ahead import RowsAhead
 from onecurve.params.table_holder import TableHolder
+
+_FRESH = Staleness()
 
 
 @dataclass
@@ -28,11 +35,24 @@ class _Taken:
 class Tables:
     """All tables of a model. The ranks call its methods together."""
 
-    def __init__(self, model: nn.Module, holders: Sequence[TableHolder], dtype: torch.dtype) -> None:
-        """`holders`: who has the rows; each table is in one of them. `dtype`: of rows and optimizer states."""
-        self.holders = holders
+    def __init__(
+        self,
+        model: nn.Module,
+        holders: Sequence[TableHolder],
+        dtype: torch.dtype,
+        group: Group = None,
+        staleness: Staleness = _FRESH,
+    ) -> None:
+        """`holders`: who has the rows; each table is in one of them. `dtype`: of rows and optimizer states. `group`:
+        the ranks that process different samples."""
+        self.holders, self.staleness = holders, staleness
         self._dtype = dtype
         self._modules = tables_of(model)
+        self.ahead = RowsAhead(self._modules, self._fetch_later, group, dtype)
+        self._step: int | None = None
+        """The step that runs; None between steps."""
+        self._rounds: Sequence[MicroBatch] = ()
+        self._upcoming: Upcoming = {}
         self._holder_of = {name: holder for holder in holders for name in holder.tables}
         self.updates = 0
         """Updates so far; skipped steps do not count."""
@@ -68,11 +88,17 @@ class Tables:
     def rows(self, table: EmbeddingTable, ids: Tensor, device: torch.device) -> Tensor:
         if torch._C._current_graph_task_id() != -1:
             return self._taken_before(table, ids)
-        rows = self.fetch(table.table, ids).to(device)
+        rows = self._rows_now(table.table, ids).to(device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self._taken.append(_Taken(table, ids, rows))
         return rows
+
+    def _rows_now(self, table: str, ids: Tensor) -> Tensor:
+        if self._step is None or not self.staleness.steps:
+            return self.fetch(table, ids)
+        rows = self.ahead.rows(self._step, table, ids)
+        return self.fetch(table, ids) if rows is None else rows
 
     def _taken_before(self, table: EmbeddingTable, ids: Tensor) -> Tensor:
         """The rows that the forward took which is being recomputed. The other ranks may not ask at the same time."""
@@ -86,12 +112,14 @@ class Tables:
 
     # What the step calls
 
-    def begin_step(self) -> None:
-        """Forget what trials and evaluations have left."""
+    def begin_step(self, step: int, rounds: Sequence[MicroBatch], upcoming: Upcoming) -> None:
+        """Forget what trials and evaluations have left; fetch rows of later steps."""
         self._taken.clear()
         self._sums.clear()
         for holder in self.holders:
             holder.begin_step()
+        self._step, self._rounds, self._upcoming = step, rounds, upcoming
+        self._fetch_ahead()
 
     def end_round(self, divisor: float) -> None:
         """Add the gradients of a round, divided by a number, to those of the step."""
@@ -112,9 +140,20 @@ class Tables:
 
     def reduce(self) -> Tensor:
         """Sum the gradients over the ranks; return the sum of the squares that this rank counts, in float64."""
+        assert self._step is not None
+        if self.staleness.steps:
+            self.ahead.learn(self._rounds)
+            self._fetch_ahead()  # unless it was done when the step began
         squares = torch.zeros((), dtype=torch.float64)
         for holder in self.holders:
-            squares += holder.reduce({name: self._sums.get(name) or self._nothing(name) for name in holder.tables})
+            gradients = {name: self._sums.get(name) or self._nothing(name) for name in holder.tables}
+            if self.staleness.applies(self._step):
+                holder.send(gradients)
+                squares += sum(
+                    0 * lines.double().sum() for _, lines in gradients.values()
+                )  # not finite if they are not
+            else:
+                squares += holder.reduce(gradients)
         self._sums.clear()
         return squares
 
@@ -123,11 +162,27 @@ class Tables:
         self.updates += 1
         for holder in self.holders:
             holder.update(factor, lr_factor)
+        self._end_step()
 
     def skip(self) -> None:
         """Drop the gradients of the step."""
         for holder in self.holders:
             holder.skip()
+        self._end_step()
+
+    def _end_step(self) -> None:
+        assert self._step is not None
+        self.ahead.end_step(self._step)
+        self._step, self._rounds, self._upcoming = None, (), {}
+
+    def _fetch_ahead(self) -> None:
+        assert self._step is not None
+        if self.staleness.applies(self._step):
+            self.ahead.fetch(self._upcoming)
+
+    def _fetch_later(self, ids: Mapping[str, Tensor]) -> Callable[[], Mapping[str, Tensor]]:
+        waits = [holder.fetch_later({name: ids[name] for name in holder.tables}) for holder in self.holders]
+        return lambda: {name: rows for wait in waits for name, rows in wait().items()}
 
     def _nothing(self, table: str) -> tuple[Tensor, Tensor]:
         width = self._modules[table].width

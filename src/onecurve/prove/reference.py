@@ -21,10 +21,12 @@ def train_on_one_device(
     steps: Iterable[Sequence[Sequence[Any]]],
     loss_function: LossFunction,
     after_step: StepCallback,
+    left_out: Callable[[int, nn.Parameter], bool] = lambda *_: False,
 ) -> None:
     """Train on `steps`, each a list of rounds, each a list of micro-batches.
 
-    `lr_factor` maps a step to the factor of the learning rate; `clip` is the maximum norm of the gradient.
+    `lr_factor` maps a step to the factor of the learning rate; `clip` is the maximum norm of the gradient. `left_out`:
+    True for a parameter that is clipped by the norm of the others in a step.
 
     A round has one micro-batch, unless batch norm uses the statistics of each rank alone: then it has one micro-batch
     per rank. All of them start from the same running statistics, which are averaged at the end of the round.
@@ -44,7 +46,8 @@ def train_on_one_device(
             if parameter.grad is not None:
                 parameter.grad /= count
         if clip is not None:
-            nn.utils.clip_grad_norm_(parameters, clip)
+            counted = [each.grad for each in parameters if each.grad is not None and not left_out(step, each)]
+            nn.utils.clip_grads_with_norm_(parameters, clip, nn.utils.get_total_norm(counted))
         optimizer.step()
         after_step(step, total / count)
 

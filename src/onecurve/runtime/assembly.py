@@ -87,7 +87,7 @@ def assemble(
     trials = trials or TrialResults()
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, master_dtype(plan.precision))
-    tables = build_tables(deferred.module, plan, mesh, job.seed, rows)
+    tables = build_tables(deferred.module, plan, mesh, job, rows)
     part = _part(job, resolved, mesh, device, data, deferred, trials, tables)
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
     if trials.loss_note is None:

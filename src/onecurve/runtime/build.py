@@ -31,6 +31,7 @@ from onecurve.device.device import (
 )
 from onecurve.device.world import World
 from onecurve.job.job import Job
+from onecurve.job.staleness import Staleness
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
@@ -155,6 +156,7 @@ class RunBuilder:
         if assembly.tables is not None:
             names = ", ".join(assembly.tables.names)
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
+            warnings.append(_staleness_text(job.staleness))
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()
@@ -318,6 +320,19 @@ def _resume(
         checkpoints.remove_all()
         return None
     return checkpoints.resume(lambda: saved_tensors(assembly.part), rows)
+
+
+def _staleness_text(staleness: Staleness) -> str:
+    """Say what a staleness changes; empty if there is none."""
+    if not staleness.steps:
+        return ""
+    lack = (
+        "the update of the step before"
+        if staleness.steps == 1
+        else f"the updates of the {staleness.steps} steps before"
+    )
+    begin = f"after {staleness.warmup} steps of warm-up, " if staleness.warmup else ""
+    return f"{begin}their rows lack {lack}, and the gradient norm leaves them out (staleness={staleness.steps})"
 
 
 def _changes_text(resumed: Resumed) -> str:

@@ -160,7 +160,9 @@ class Checkpoints:
             resumed, damage = self._agreed(store, name, partial(self._read, store, name, local_tensors()))
             if resumed is not None and not damage:
                 point = resumed.state.rows if store is not self._store else None
-                load_rows = partial(rows.load, resumed.checkpoint, name in names, resumed.state.updates, point)
+                load_rows = partial(
+                    rows.load, resumed.checkpoint, name in names, resumed.state.step, resumed.state.updates, point
+                )
                 _, damage = self._agreed(store, name, load_rows)
             if not damage and resumed is not None:
                 self._events += [SaveEvent("warning", text) for text in skipped]
@@ -270,7 +272,7 @@ class Checkpoints:
     ) -> None:
         """Copy to memory that outlives this rank. A failure is a warning, and the last attempt of all ranks."""
         try:
-            taken = rows.for_snapshot()
+            taken = rows.for_snapshot(state.step)
             self._saver.snapshot([*local_tensors(), *taken.tensors], optimizer_state, _save_point(state, taken))
         except (OSError, OnecurveError) as error:
             self._snapshots_failed = True

@@ -13,6 +13,7 @@ from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer, OptimizerFactory
 from onecurve.job.schedule import Schedule
+from onecurve.job.staleness import Staleness
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +38,16 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
         "batch_norm": job.batch_norm,
         "buffers": str(job.buffers),
         "seed": str(job.seed),
-        **({"tables": tables} if (tables := _tables(model)) else {}),
+        **({"tables": tables} if (tables := _tables(model, job.staleness)) else {}),
     }
 
 
-def _tables(model: nn.Module) -> str:
-    """The embedding tables, which are not among the model's tensors."""
-    return ", ".join(f"{name}: {table.width} {table.optimizer}" for name, table in sorted(tables_of(model).items()))
+def _tables(model: nn.Module, staleness: Staleness) -> str:
+    """The embedding tables, which are not among the model's tensors; empty if there are none."""
+    tables = [f"{name}: {table.width} {table.optimizer}" for name, table in sorted(tables_of(model).items())]
+    if tables and staleness.steps:
+        tables.append(f"staleness {staleness.steps} after {staleness.warmup} steps")
+    return ", ".join(tables)
 
 
 def _model(model: nn.Module) -> str:

@@ -22,7 +22,7 @@ class Loaders:
 
 def open_loaders(job: Job, data: TrainingData, plan: Plan, data_rank: int, workers: int) -> Loaders:
     """`workers`: loader processes per loader; 0 reads in this process."""
-    training = data.batches(plan, data_rank, workers)
+    training = data.batches(plan, data_rank, workers, job.staleness.steps)
     if job.evaluate is None:
         return Loaders(training)
     reader = Reader(open_dataset(job.evaluate.data, "evaluate.data"), job.seed, job.collate)

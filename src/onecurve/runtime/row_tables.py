@@ -11,6 +11,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.precision import master_dtype
 from onecurve.job.embedding import EmbeddingTable, tables_of
+from onecurve.job.job import Job
 from onecurve.params.exchange import Exchange, Replicated, RowSharded
 from onecurve.params.rank_tables import RankTables
 from onecurve.params.served_tables import RowServers, ServedTables
@@ -29,7 +30,7 @@ class RowAccess:
 
 
 def build_tables(
-    model: nn.Module, plan: Plan, mesh: ProcessMesh, seed: int, access: RowAccess | None = None
+    model: nn.Module, plan: Plan, mesh: ProcessMesh, job: Job, access: RowAccess | None = None
 ) -> Tables | None:
     """Connect the model with its rows; None if it has no tables."""
     if not (tables := tables_of(model)):
@@ -48,11 +49,11 @@ def build_tables(
     holders: list[TableHolder] = []
     if exchanges:
         in_ranks = {name: tables[name] for name in exchanges}
-        holders.append(RankTables(in_ranks, exchanges, seed, dtype, 1 / len(tables)))
+        holders.append(RankTables(in_ranks, exchanges, job.seed, dtype, 1 / len(tables)))
     if served:
         if access is None:
             raise OnecurveError(
                 f"plan {plan}: the rows of {', '.join(served)} are on servers, but the job has none: set Job(params=…)"
             )
-        holders.append(ServedTables(served, access.connect(served, dtype), group, seed, dtype, access.check))
-    return Tables(model, holders, dtype)
+        holders.append(ServedTables(served, access.connect(served, dtype), group, job.seed, dtype, access.check))
+    return Tables(model, holders, dtype, group, job.staleness)

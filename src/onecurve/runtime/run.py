@@ -87,7 +87,7 @@ class Run:
     def step(self, batch: Batch) -> StepReport:
         """Run one step: forward, backward, gradient accumulation, reduction, clipping, update."""
         try:
-            report = self._trainer.step(batch.step, batch.rounds)
+            report = self._trainer.step(batch.step, batch.rounds, batch.upcoming)
         except RowsLostError as error:
             raise OnecurveError(f"{error}; {self._how_to_go_on()}") from None
         now = time.perf_counter()
@@ -207,7 +207,8 @@ class Run:
     def load_model(self, checkpoint: Checkpoint) -> None:
         """Replace the weights by those of a checkpoint, to evaluate them."""
         checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
-        self._components.rows.load(checkpoint, can_be_base=True, updates=train_state_of(checkpoint).updates)
+        state = train_state_of(checkpoint)
+        self._components.rows.load(checkpoint, can_be_base=True, step=state.step, updates=state.updates)
         self._part.drop_gathered()
 
     # What a loop may ask

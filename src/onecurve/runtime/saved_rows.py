@@ -16,6 +16,7 @@ from onecurve.checkpoint.stored_rows import StoredRows, read_rows
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.row_point import RowPoint
+from onecurve.params.rows_ahead import table_of
 from onecurve.params.saved_rows import saved_rows
 from onecurve.params.served_tables import ServedTables
 from onecurve.params.table_holder import ReadRows, TableHolder
@@ -70,13 +71,16 @@ class SavedRows:
     def _served(self) -> list[ServedTables]:
         return [holder for holder in self._holders if isinstance(holder, ServedTables)]
 
-    def load(self, checkpoint: Checkpoint, can_be_base: bool, updates: int, point: RowPoint | None = None) -> None:
+    def load(
+        self, checkpoint: Checkpoint, can_be_base: bool, step: int, updates: int, point: RowPoint | None = None
+    ) -> None:
         """Replace all rows by those of a checkpoint, whatever plan has saved it. All ranks call it together.
 
-        `can_be_base`: it is in the store to which the run saves. `updates`: those that the rows have had. `point`: what
-        the rows on servers must go back to, because a snapshot in memory does not have them.
+        `can_be_base`: it is in the store to which the run saves. `step`: the one after which it was saved. `updates`:
+        those that the rows have had. `point`: what the rows on servers must go back to, because a snapshot in memory
+        does not have them.
         """
-        if not self._holders:
+        if self._tables is None:
             return
         if point is not None and not any(holder.can_go_back(point) for holder in self._served):
             raise CorruptedError(f"{checkpoint.where}: the rows on servers are not those of this snapshot")
@@ -94,6 +98,7 @@ class SavedRows:
                 errors.append(error)
         if errors:
             raise errors[0]
+        self._tables.ahead.load(step, self._tables.staleness.steps, self._reader(checkpoint))
         self._base = base.name if base is not None else checkpoint.name if can_be_base else ""
         self._since, self._full_save = tuple(since), None
 
@@ -107,23 +112,27 @@ class SavedRows:
         self._full_save = None
         self._note_snapshot()  # what is saved is a snapshot in memory too
         if self._base and not self._most_have_changed(group):
-            return RowsToSave(self._saved(self._holders, self._since), self._base, self._base)
+            return RowsToSave(self._saved(step, self._holders, self._since), self._base, self._base)
         self._full_save = (step, tuple(holder.begin_epoch() for holder in self._holders))
-        return RowsToSave(self._saved(self._holders, self._everything), needed=self._base)
+        return RowsToSave(self._saved(step, self._holders, self._everything), needed=self._base)
 
-    def for_snapshot(self) -> RowsToSave:
+    def for_snapshot(self, step: int) -> RowsToSave:
         """Return what to copy to memory. Rows on servers stay there: the servers can go back to this point."""
         since = dict(zip(self._holders, self._since if self._base else self._everything, strict=True))
         own = [holder for holder in self._holders if not isinstance(holder, ServedTables)]
         self._note_snapshot()
-        return RowsToSave(self._saved(own, [since[holder] for holder in own]), self._base, self._base)
+        return RowsToSave(self._saved(step, own, [since[holder] for holder in own]), self._base, self._base)
 
     def _note_snapshot(self) -> None:
         for holder in self._served:
             holder.note_snapshot()
 
-    def _saved(self, holders: Sequence[TableHolder], since: Sequence[int]) -> list[LocalTensor]:
-        return saved_rows(list(zip(holders, since, strict=True)), self._rank)
+    def _saved(self, step: int, holders: Sequence[TableHolder], since: Sequence[int]) -> list[LocalTensor]:
+        """What this rank writes: rows that have changed, and those that were fetched for steps after this one."""
+        if self._tables is None:
+            return []
+        parts = [part for holder, epoch in zip(holders, since, strict=True) for part in holder.parts_to_save(epoch)]
+        return saved_rows([*parts, *self._tables.ahead.parts_to_save(step)], self._rank)
 
     def _most_have_changed(self, group: Group) -> bool:
         counts = [
@@ -139,7 +148,8 @@ class SavedRows:
         def read(tables: Sequence[str], slots: range) -> Iterator[StoredRows]:
             assert self._tables is not None
             for name, ids, rows, states in read_rows(checkpoint, tables, slots):
-                if (rows.shape[1], states.shape[1]) != self._tables.widths(name):
+                width, of_states = self._tables.widths(table_of(name))
+                if (rows.shape[1], states.shape[1]) != (width, of_states if name == table_of(name) else 0):
                     raise CorruptedError(f"{checkpoint.where}: table {name!r} has rows of another width")
                 yield name, ids, rows, states
 

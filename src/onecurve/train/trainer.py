@@ -16,6 +16,7 @@ from onecurve.device.collectives import all_reduce_sum
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
+from onecurve.job.row_tables import Upcoming
 from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
@@ -23,6 +24,8 @@ from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_factor, gradient_squares
 from onecurve.train.update import OptimizerUpdate
+
+_NOTHING: Upcoming = {}
 
 
 class Trainer:
@@ -50,10 +53,11 @@ class Trainer:
         """Continue from the state of a checkpoint; the whole training now has `steps` steps."""
         self._start, self._steps = start, steps
 
-    def step(self, step: int, rounds: Sequence[MicroBatch]) -> StepReport:
+    def step(self, step: int, rounds: Sequence[MicroBatch], upcoming: Upcoming = _NOTHING) -> StepReport:
         """Run one step: forward, backward, reduction, division by the true count, clipping, optimizer update.
 
         `step` is its number, counted from 1. Learning rate and random seeds are functions of the steps done before.
+        `upcoming`: the next steps, for embedding tables whose rows are fetched ahead.
         """
         begin = time.perf_counter()
         job, part, done = self._job, self._part, step - 1
@@ -62,6 +66,8 @@ class Trainer:
         lr = self.update.set_lr_factor(lr_factor)
         seeds = [mix(job.seed, done, number, self._data_rank, 2) for number in range(len(rounds))]
         nominal = job.global_batch / self._loss_scale.value
+        if part.tables is not None:
+            part.tables.begin_step(step, rounds, upcoming)
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
         after_rounds = time.perf_counter()
         squares = gradient_squares(part.trainable)

@@ -255,10 +255,10 @@ class PlanChecker:
 
     def _losses(self, assembly: Assembly, plan: Plan) -> Iterator[tuple[int, float]]:
         data_rank = plan.mesh.data_rank(self._world.rank)
-        for batch in self._data.batches(plan, data_rank, workers=0):
+        for batch in self._data.batches(plan, data_rank, workers=0, ahead=self._job.staleness.steps):
             if batch.step > self.steps:
                 return
-            yield batch.step - 1, assembly.trainer.step(batch.step, batch.rounds).loss
+            yield batch.step - 1, assembly.trainer.step(batch.step, batch.rounds, batch.upcoming).loss
 
 
 @dataclass(frozen=True)

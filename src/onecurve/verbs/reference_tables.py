@@ -5,6 +5,7 @@ them.
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from onecurve.device.local_tensor import LocalTensor, local_tensor_of
 from onecurve.job.embedding import EmbeddingTable, InitialRows, connect, tables_of
 from onecurve.job.initial_rows import initial_rows
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
+from onecurve.job.staleness import Staleness
 from onecurve.params.tables import Tables
 
 TABLES = "embedding_tables"
@@ -27,13 +29,24 @@ _FILE = "tables.json"
 class ReferenceTable(nn.Module):
     """One table: a row for each id, and the number of rows that have been updated."""
 
-    def __init__(self, table: EmbeddingTable, ids: Tensor, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        table: EmbeddingTable,
+        ids: Tensor,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        staleness: Staleness,
+    ) -> None:
         super().__init__()
         self.ids = ids
         self.rows = nn.Parameter(initial_rows(seed, table.table, ids, table.width, dtype).to(device))
         self.count: Tensor
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64, device=device))
         self._is_used = torch.zeros(ids.numel(), dtype=torch.bool)
+        self._staleness, self._step = staleness, 1
+        self._versions: deque[Tensor] = deque(maxlen=1 + staleness.steps)
+        """The rows after the latest updates, newest last."""
         self.used: set[int] = set()
         """Positions of the rows that the current step uses."""
 
@@ -44,15 +57,26 @@ class ReferenceTable(nn.Module):
         if torch.is_grad_enabled():
             wanted = known if table.padding_idx is None else known & (ids != table.padding_idx)
             self.used |= set(positions[wanted].tolist())
-        return torch.where(known[:, None].to(first.device), self.rows[positions.to(first.device)], first)
+        if not self._versions:  # only now, because the rows may have been perturbed
+            self._versions.append(self.rows.detach().clone())
+        positions = positions.to(first.device)
+        newest = self.rows[positions]
+        # The values of an older version; gradients go to the newest one.
+        values = self._versions[-1 - self._staleness.of(self._step)][positions] + (newest - newest.detach())
+        return torch.where(known[:, None].to(first.device), values, first)
 
     def end_step(self) -> Tensor:
-        """Count the rows of the step; return their positions."""
+        """Count the rows of the step, before its update; return their positions."""
         positions = torch.tensor(sorted(self.used), dtype=torch.int64)
         self._is_used[positions] = True
         self.count.fill_(float(self._is_used.sum()))
         self.used = set()
         return positions.to(self.rows.device)
+
+    def note_update(self) -> None:
+        """The step has updated the rows."""
+        self._step += 1
+        self._versions.append(self.rows.detach().clone())
 
 
 class ReferenceRows:
@@ -83,6 +107,7 @@ def add_tables(
     seed: int,
     dtype: torch.dtype,
     device: torch.device,
+    staleness: Staleness,
     batches: Iterable[Any],
     forward: Callable[[nn.Module, Any], None],
 ) -> dict[str, ReferenceTable]:
@@ -95,7 +120,7 @@ def add_tables(
     for batch in batches:
         forward(module, batch)
     tables = {
-        name: ReferenceTable(table, torch.unique(torch.cat(seen.seen[name])), seed, dtype, device)
+        name: ReferenceTable(table, torch.unique(torch.cat(seen.seen[name])), seed, dtype, device, staleness)
         for name, table in found.items()
         if name in seen.seen
     }
@@ -151,6 +176,7 @@ class ReferenceOptimizer(torch.optim.Optimizer):
             )
             optimizer.step()
             table.rows.grad = gradient
+            table.note_update()
 
 
 class _RowwiseAdagrad(torch.optim.Optimizer):

@@ -165,6 +165,7 @@ class References:
             store_ids(tables, folder)
             row_optimizers = {name: table.optimizer for name, table in tables_of(module).items()}
             optimizer = ReferenceOptimizer(optimizer, tables, row_optimizers)
+        rows = {id(table.rows) for table in tables.values()}
         losses: list[float] = []
         differences: list[dict[str, float]] = []
 
@@ -184,6 +185,7 @@ class References:
                 self._batches(variant),
                 self._loss,
                 after_step,
+                lambda step, parameter: self._job.staleness.applies(step + 1) and id(parameter) in rows,
             )
         result = ReferenceRun(tuple(losses), tuple(differences), time.monotonic() - began)
         self._file(variant, run).write_text(json.dumps(to_plain(result)))  # last: it says that the run is complete
@@ -205,7 +207,15 @@ class References:
                 micro.forward(module)
 
         with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
-            return add_tables(module, self._job.seed, self._dtype, self._device.torch_device, micro_batches, forward)
+            return add_tables(
+                module,
+                self._job.seed,
+                self._dtype,
+                self._device.torch_device,
+                self._job.staleness,
+                micro_batches,
+                forward,
+            )
 
     def _refuse_unsplittable_loss(self, module: nn.Module) -> None:
         """Refuse, once for all plans, a loss that every plan would refuse."""

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -34,6 +36,16 @@ def test_samples_are_read_in_the_order() -> None:
     batches = list(data.batches(Plan(micro_batch=2, rounds=2), 0, workers=0))
     read = [index for batch in batches for micro in batch.rounds for index in micro.target.tolist()]
     assert read == expected
+
+
+def test_batches_have_those_of_the_steps_after_them() -> None:
+    data = TrainingData(Reader(Numbers(), 0), Order([10], 0), steps=4)
+    longer = replace(data, steps=6)
+    plain = {batch.step: batch.rounds for batch in longer.batches(Plan(micro_batch=2, rounds=2), 0, workers=0)}
+    for batch in data.batches(Plan(micro_batch=2, rounds=2), 0, workers=0, ahead=2):
+        assert [*batch.upcoming] == [batch.step + 1, batch.step + 2]
+        for step, rounds in {batch.step: batch.rounds, **batch.upcoming}.items():
+            assert [micro.target.tolist() for micro in rounds] == [micro.target.tolist() for micro in plain[step]]
 
 
 def test_a_map_style_dataset_is_returned_as_it_is() -> None:

@@ -44,7 +44,7 @@ class Training:
         return next(tensor.local.numel() for tensor in taken.tensors if tensor.name.endswith("/ids"))
 
     def load(self) -> None:
-        self.rows.load(Checkpoint(self.store, self.store.names()[-1]), can_be_base=True, updates=0)
+        self.rows.load(Checkpoint(self.store, self.store.names()[-1]), can_be_base=True, step=0, updates=0)
 
     @property
     def contents(self) -> dict[int, list[float]]:
@@ -80,13 +80,13 @@ def test_a_snapshot_elsewhere_is_based_on_a_checkpoint_of_the_run(tmp_path: Path
     training.update(2)
     training.save(2)
     training.update(7)
-    taken = training.rows.for_snapshot()
+    taken = training.rows.for_snapshot(2)
     memory = Training(tmp_path / "memory")  # stands for the memory that a rank's keeper keeps
     memory.saver.save(taken.tensors, {}, SavePoint(3, rows_base=taken.base))
     memory.saver.wait()
     loaded = Training(tmp_path / "disk")
     snapshot = Checkpoint(memory.store, memory.store.names()[-1], loaded.store)
-    loaded.rows.load(snapshot, can_be_base=False, updates=0)
+    loaded.rows.load(snapshot, can_be_base=False, step=0, updates=0)
     assert loaded.contents == training.contents
     loaded.update(8)
     assert loaded.save(4) == 3, "rows 2, 7 and 8 are not in the checkpoint of step 1"
