@@ -16,7 +16,7 @@ class OwnRowServers:
     """Servers that are started by a thread of this process."""
 
     def __init__(self) -> None:
-        self._servers = LocalRowServers(_log.warning)
+        self.servers = LocalRowServers(_log.warning)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="onecurve row servers", daemon=True).start()
         atexit.register(self._close)
@@ -25,13 +25,13 @@ class OwnRowServers:
         """Have at least so many servers; return where they are found."""
 
         async def start() -> RowServerAddress:
-            return self._servers.start(count)
+            return self.servers.start(count)
 
         return asyncio.run_coroutine_threadsafe(start(), self._loop).result()
 
     def _close(self) -> None:
         async def close() -> None:
-            self._servers.close()
+            self.servers.close()
 
         asyncio.run_coroutine_threadsafe(close(), self._loop).result()
 

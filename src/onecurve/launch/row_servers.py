@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from onecurve.coordination.channel import JOB_KEY_BYTES
@@ -31,6 +31,9 @@ class _Started:
 
 class LocalRowServers:
     """Servers that live as long as this process. One that dies is replaced."""
+
+    program: Sequence[str] = ("-m", "onecurve.servers.row_process")
+    """What Python runs as a server."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         """`say`: told that a server was lost."""
@@ -72,7 +75,7 @@ class LocalRowServers:
         name = f"server{self._names}"
         order = ServerOrder(name=name, machine=name, listen=_LOOPBACK, address=address, parent=os.getpid())
         process = subprocess.Popen(
-            [sys.executable, "-m", "onecurve.servers.row_process"],
+            [sys.executable, *self.program],
             stdin=subprocess.PIPE,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )

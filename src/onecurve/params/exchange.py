@@ -139,11 +139,13 @@ def collect(group: Group, rows: RowsById) -> RowsById:
 
 def sum_by_id(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Add gradients by id, part after part. The ids of one part are distinct."""
+    if len(parts) == 1:
+        return parts[0]
     distinct, index = torch.unique(torch.cat([ids for ids, _ in parts]), return_inverse=True)
     total = parts[0][1].new_zeros(distinct.numel(), parts[0][1].shape[1])
     places = torch.split(index, [ids.numel() for ids, _ in parts])
     for of_part, (_, gradients) in zip(places, parts, strict=True):
-        total[of_part] += gradients
+        total.index_add_(0, of_part, gradients)
     return distinct, total
 
 

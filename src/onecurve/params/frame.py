@@ -87,7 +87,7 @@ def lengths(header: bytes) -> tuple[int, int]:
     return body, tensors
 
 
-def decode(body: bytes | memoryview, tensors: bytearray) -> list[Message]:
+def decode(body: bytes | bytearray, tensors: bytearray) -> list[Message]:
     """Return the messages of a frame. Their tensors use the memory of `tensors`."""
 
     def tensor(code: int, data: memoryview) -> Tensor:

@@ -4,6 +4,7 @@ import selectors
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -25,7 +26,6 @@ from onecurve.params.view import View
 _LOOK_SECONDS = 0.02
 """Time between two looks at the view while an answer is awaited."""
 _PAUSE_SECONDS = 0.002
-_READ_BYTES = 1 << 20
 _SEND_SECONDS, _SLOWEST_BYTES = 1.0, 1e7
 """A frame is sent within a second, and one more for every ten million bytes."""
 
@@ -98,14 +98,14 @@ class RowClient:
         number = self._pulls
 
         def question(begin: int, end: int, about: Mapping[str, Any]) -> Message:
-            parts = {name: ids[name][_within(slots[name], begin, end)] for name in ids}
+            parts = {name: ids[name].index_select(0, _within(slots[name], begin, end)) for name in ids}
             return Pull(**about, step=step, number=number, ids=parts)
 
         def take(answer: Rows, begin: int, end: int) -> None:
             for name, values in answer.rows.items():
                 if name not in rows:
                     rows[name] = values.new_empty(ids[name].numel(), values.shape[1])
-                rows[name][_within(slots[name], begin, end)] = values
+                rows[name].index_copy_(0, _within(slots[name], begin, end), values)
 
         self._ask(Rows, step, wanted, question, take, lambda answer: answer.number == number)
         return rows
@@ -122,7 +122,7 @@ class RowClient:
             part = {}
             for name, (ids, lines) in gradients.items():
                 within = _within(slots[name], begin, end)
-                part[name] = ids[within], lines[within]
+                part[name] = ids.index_select(0, within), lines.index_select(0, within)
             return Push(**about, step=step, part=part)
 
         def take(answer: Pushed, begin: int, end: int) -> None:
@@ -270,11 +270,11 @@ class RowClient:
 
 
 class _Connection:
-    """A connection to a server, and the frames that arrive on it."""
+    """A connection to a server, and the frame that arrives on it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
-        self._buffer = bytearray()
+        self._expect(bytearray(HEADER_BYTES))
 
     def send(self, messages: list[Message]) -> None:
         """Send a frame. Raises TimeoutError if the server does not take it in: it may be stopped, or cut off."""
@@ -285,21 +285,32 @@ class _Connection:
 
     def receive(self) -> list[Message]:
         """Take in what has arrived; return the messages that are complete."""
+        messages: list[Message] = []
         while True:
-            received = self.socket.recv(_READ_BYTES)
+            received = self.socket.recv_into(self._missing[0])
             if not received:
                 raise ConnectionResetError("the server has closed the connection")
-            self._buffer += received
+            self._missing[0] = self._missing[0][received:]
+            if not self._missing[0]:
+                self._missing.popleft()
+            if not self._missing:
+                messages += self._complete()
             if not isinstance(self.socket, ssl.SSLSocket) or not self.socket.pending():  # which no selector sees
-                break
-        messages: list[Message] = []
-        while len(self._buffer) >= HEADER_BYTES:
-            body, tensors = lengths(bytes(self._buffer[:HEADER_BYTES]))
-            begin, end = HEADER_BYTES + body, HEADER_BYTES + body + tensors
-            if len(self._buffer) < end:
-                break
-            messages += decode(bytes(self._buffer[HEADER_BYTES:begin]), self._buffer[begin:end])
-            self._buffer = self._buffer[end:]
+                return messages
+
+    def _expect(self, *parts: bytearray) -> None:
+        """Receive these next, without another copy."""
+        self._parts = parts
+        self._missing = deque(memoryview(part) for part in parts if part)
+
+    def _complete(self) -> list[Message]:
+        """A header has arrived, or all that follows one."""
+        if len(self._parts) == 1:
+            body, tensors = lengths(bytes(self._parts[0]))
+            self._expect(bytearray(body), bytearray(tensors))
+            return [] if self._missing else self._complete()
+        messages = decode(*self._parts)
+        self._expect(bytearray(HEADER_BYTES))
         return messages
 
 

@@ -150,12 +150,33 @@ def _obtain(slab: Slab, width: Any, key: Any, number: Any) -> Any:
 
 
 @_compiled
+def _find_all(slab: Slab, ids: NDArray[np.int64]) -> Any:
+    """The positions of rows; -1 where there is none. In a loop of its own, the processor waits for several at once."""
+    positions = np.empty(ids.size, np.int64)
+    for at in range(ids.size):
+        positions[at] = _find(slab, ids[at], _hash64(np.uint64(ids[at])))
+    return positions
+
+
+@_compiled
+def _obtain_all(slab: Slab, width: Any, key: Any, ids: NDArray[np.int64]) -> Any:
+    """The positions of rows, which are created with their first values where there are none."""
+    positions = _find_all(slab, ids)
+    for at in range(ids.size):
+        if positions[at] < 0:
+            positions[at] = _obtain(slab, width, key, ids[at])
+    return positions
+
+
+@_compiled
 def get(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
     """Read rows; one that does not exist has its first value, and is not created."""
+    positions, values = _find_all(slab, ids), slab.values
     for at in range(ids.size):
-        position = _find(slab, ids[at], _hash64(np.uint64(ids[at])))
+        position = positions[at]
         if position >= 0:
-            rows[at] = slab.values[position, :width]
+            for column in range(width):
+                rows[at, column] = values[position, column]
         else:
             _fill_first(rows[at], width, key, ids[at])
 
@@ -163,10 +184,12 @@ def get(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], rows: NDArray[
 @_compiled
 def get_values(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values: NDArray[Any]) -> None:
     """Read rows with their states; one that does not exist has its first value and a state of zeros."""
+    positions, stored = _find_all(slab, ids), slab.values
     for at in range(ids.size):
-        position = _find(slab, ids[at], _hash64(np.uint64(ids[at])))
+        position = positions[at]
         if position >= 0:
-            values[at] = slab.values[position]
+            for column in range(stored.shape[1]):
+                values[at, column] = stored[position, column]
         else:
             values[at] = 0
             _fill_first(values[at], width, key, ids[at])
@@ -175,9 +198,9 @@ def get_values(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values:
 @_compiled
 def get_epochs(slab: Slab, ids: NDArray[np.int64], epochs: NDArray[np.int32]) -> None:
     """Read in which epochs rows were changed last; 0 for one that does not exist."""
+    positions = _find_all(slab, ids)
     for at in range(ids.size):
-        position = _find(slab, ids[at], _hash64(np.uint64(ids[at])))
-        epochs[at] = slab.changed_in[position] if position >= 0 else 0
+        epochs[at] = slab.changed_in[positions[at]] if positions[at] >= 0 else 0
 
 
 @_compiled
@@ -213,9 +236,11 @@ def put(
     slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values: NDArray[Any], epochs: NDArray[np.int32]
 ) -> None:
     """Set rows with their states, as changed in these epochs; create those that do not exist."""
+    positions, stored = _obtain_all(slab, width, key, ids), slab.values
     for at in range(ids.size):
-        position = _obtain(slab, width, key, ids[at])
-        slab.values[position] = values[at]
+        position = positions[at]
+        for column in range(stored.shape[1]):
+            stored[position, column] = values[at, column]
         slab.changed_in[position] = epochs[at]
 
 
@@ -223,12 +248,12 @@ def put(
 def update_sgd(
     slab: Slab, width: int, key: Any, ids: NDArray[np.int64], gradients: NDArray[Any], epoch: int, lr: Any
 ) -> None:
+    positions, values = _obtain_all(slab, width, key, ids), slab.values
     for at in range(ids.size):
-        position = _obtain(slab, width, key, ids[at])
+        position = positions[at]
         slab.changed_in[position] = epoch
-        row = slab.values[position]
         for column in range(width):
-            row[column] -= lr * gradients[at, column]
+            values[position, column] -= lr * gradients[at, column]
 
 
 @_compiled
@@ -236,17 +261,17 @@ def update_rowwise_adagrad(
     slab: Slab, width: int, key: Any, ids: NDArray[np.int64], gradients: NDArray[Any], epoch: int, lr: Any, eps: Any
 ) -> None:
     """A row's state is the sum of its mean squared gradients."""
+    positions, values = _obtain_all(slab, width, key, ids), slab.values
     for at in range(ids.size):
-        position = _obtain(slab, width, key, ids[at])
+        position = positions[at]
         slab.changed_in[position] = epoch
-        row, gradient = slab.values[position], gradients[at]
         squares = lr - lr  # zero, of the same type
         for column in range(width):
-            squares += gradient[column] * gradient[column]
-        row[width] += squares / width
-        rate = lr / (np.sqrt(row[width]) + eps)
+            squares += gradients[at, column] * gradients[at, column]
+        values[position, width] += squares / width
+        rate = lr / (np.sqrt(values[position, width]) + eps)
         for column in range(width):
-            row[column] -= rate * gradient[column]
+            values[position, column] -= rate * gradients[at, column]
 
 
 @_compiled
@@ -264,13 +289,24 @@ def update_adam(
 ) -> None:
     """A row's state are its two moments, one after the other. `lr`: corrected for the number of updates. `decays`: of
     the moments. `shares`: what a new gradient has in them, 1 minus their decays."""
+    positions, values = _obtain_all(slab, width, key, ids), slab.values
     for at in range(ids.size):
-        position = _obtain(slab, width, key, ids[at])
+        position = positions[at]
         slab.changed_in[position] = epoch
-        row, gradient = slab.values[position], gradients[at]
         for column in range(width):
-            value = gradient[column]
-            first = decays[0] * row[width + column] + shares[0] * value
-            second = decays[1] * row[2 * width + column] + shares[1] * value * value
-            row[width + column], row[2 * width + column] = first, second
-            row[column] -= lr * first / (np.sqrt(second) + eps)
+            value = gradients[at, column]
+            first = decays[0] * values[position, width + column] + shares[0] * value
+            second = decays[1] * values[position, 2 * width + column] + shares[1] * value * value
+            values[position, width + column], values[position, 2 * width + column] = first, second
+            values[position, column] -= lr * first / (np.sqrt(second) + eps)
+
+
+@_compiled
+def add_squares(gradients: NDArray[Any], places: NDArray[np.int64], totals: NDArray[np.float64]) -> None:
+    """Add the squares of each row's gradient to the total at its place, in float64 and in the order of the rows."""
+    for at in range(places.size):
+        squares = 0.0
+        for column in range(gradients.shape[1]):
+            value = np.float64(gradients[at, column])
+            squares += value * value
+        totals[places[at]] += squares

@@ -13,6 +13,7 @@ from onecurve.describe.seed import mix
 from onecurve.describe.slots import SLOTS
 from onecurve.device.reserved_memory import free_address_space, reserve
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
+from onecurve.params.slots import slots_of
 
 if TYPE_CHECKING:
     from onecurve.params.row_kernels import Slab
@@ -201,6 +202,14 @@ class RowStore:
                 f"table {self.table.table!r}: there is address space for {self._limit:,} rows on one rank; use more "
                 "ranks and tables=row_sharded, or raise `ulimit -v`"
             )
+
+
+def squares_by_slot(ids: Tensor, gradients: Tensor, slots: range) -> Tensor:
+    """Return the squares of gradients, one number per slot, in float64."""
+    totals = np.zeros(len(slots), np.float64)
+    places = slots_of(ids) - slots.start
+    _load_kernels().add_squares(gradients.contiguous().numpy(), places.numpy(), totals)
+    return torch.from_numpy(totals)
 
 
 def _load_kernels() -> ModuleType:

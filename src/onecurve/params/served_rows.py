@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from onecurve.params.exchange import sum_by_id
-from onecurve.params.row_store import RowStore
+from onecurve.params.row_store import RowStore, squares_by_slot
 from onecurve.params.slots import slots_of
 from onecurve.params.step_log import ReadyStep
 from onecurve.params.table_holder import Gradients
@@ -188,9 +188,7 @@ class ServedRows:
             self.sums[step] = self._summed(parts)
         total = torch.zeros(len(self.slots), dtype=torch.float64)
         for name in sorted(self.sums[step]):
-            ids, gradients = self.sums[step][name]
-            of_rows = gradients.double().square().sum(1)
-            total += torch.bincount(slots_of(ids) - self.slots.start, of_rows, minlength=len(self.slots))
+            total += squares_by_slot(*self.sums[step][name], self.slots)
         return total
 
     def copy(self) -> PieceContents:
