@@ -7,13 +7,19 @@ float32 numbers and pushes their gradients.
 - `replicated_over_single`: two copies of each row over one, on the same two servers.
 - `prefetch_gain`: the time of a step with staleness 0 over that with staleness 1; the step computes about as long as it
   would wait.
+- `spilled_over_memory`: rows per second of a server with 1 GB of rows, most of them in a file, over one that has all in
+  memory; ids with a Zipf law. A control group leaves 256 MB for rows and their index, besides the 210 MB of a server
+  without rows. Needs root, and control groups of version 1.
 """
 
 import argparse
+import atexit
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,25 +41,25 @@ from onecurve.servers.settings import RowSettings
 
 HERE = Path(__file__).parent
 WIDTH, SERVERS, IDS, BATCHES, DRAWN = 64, 2, 1_000_000, 16, 40_000
+_SPILLED_BYTES, _GROUP_BYTES, _ROW_BYTES = 1 << 30, (256 + 210) << 20, 1 << 23
+"""Of all rows, of the control group, and of rows that the server keeps in memory by itself."""
 
 Step = Callable[[Tensor, Tensor], None]
 
 
-def batches(seed: int) -> list[Tensor]:
+def batches(seed: int, ids: int = IDS, count: int = BATCHES) -> list[Tensor]:
     """Distinct ids, few of them in most batches."""
     draw = torch.Generator().manual_seed(seed)
-    return [
-        torch.unique((IDS ** torch.rand(DRAWN, generator=draw, dtype=torch.float64)).long()) for _ in range(BATCHES)
-    ]
+    return [torch.unique((ids ** torch.rand(DRAWN, generator=draw, dtype=torch.float64)).long()) for _ in range(count)]
 
 
-def served(copies: int, program: Sequence[str] | None = None) -> ServedTables:
+def served(copies: int, program: Sequence[str] | None = None, count: int = SERVERS) -> ServedTables:
     """A table on servers of its own."""
     own = OwnRowServers()
     if program is not None:
         own.servers.program = program
     table = Embedding("user", WIDTH, RowwiseAdagrad(0.05))
-    servers = RankServers(own.start(SERVERS), RowSettings.of([table], 0, torch.float32), SERVERS, copies)
+    servers = RankServers(own.start(count), RowSettings.of([table], 0, torch.float32), count, copies)
     return ServedTables({"user": table}, servers, None, 0, torch.float32, lambda: None)
 
 
@@ -191,14 +197,43 @@ def prefetch_gain(rounds: int) -> dict[str, float]:
     return {"prefetch_gain": ratio(seconds, "s=0", "s=1")}
 
 
+def spilled_over_memory(rounds: int) -> dict[str, float]:
+    """Fill two tables with all rows, then use them with a Zipf law."""
+    group = Path(f"/sys/fs/cgroup/memory/onecurve-params-{os.getpid()}")
+    group.mkdir()
+    atexit.register(group.rmdir)  # after the servers, which begin later, have ended
+    (group / "memory.limit_in_bytes").write_text(str(_GROUP_BYTES))
+    ids = _SPILLED_BYTES // (4 * (WIDTH + 1))
+    with tempfile.TemporaryDirectory() as folder:
+        program = [str(HERE / "spilling_row_server.py"), folder, str(_ROW_BYTES), str(group)]
+        holders = {"memory": served(1, count=1), "spilled": served(1, program, count=1)}
+        steps = {name: step_of(holder) for name, holder in holders.items()}
+        for part in torch.randperm(ids, generator=torch.Generator().manual_seed(4)).split(20_000):
+            for step in steps.values():
+                step(part, torch.ones(part.numel(), WIDTH))
+        drawn = batches(3, ids, BATCHES + rounds)
+
+        def at(step: Step) -> Callable[[int], None]:
+            return lambda number: step(drawn[number], torch.ones(drawn[number].numel(), WIDTH))
+
+        seconds = alternate({name: at(step) for name, step in steps.items()}, rounds, warm=BATCHES)
+        for holder in holders.values():
+            holder.close()
+    return {"spilled_over_memory": ratio(seconds, "memory", "spilled")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--only", choices=["throughput", "prefetch_gain", "spilled_over_memory"])
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    found = {**throughput(chosen.rounds), **prefetch_gain(chosen.rounds)}
-    found = {name: round(value, 3) for name, value in found.items()}
+    found = {}
+    for measure in (throughput, prefetch_gain, spilled_over_memory):
+        if not chosen.only or measure.__name__ == chosen.only:
+            found |= {name: round(value, 3) for name, value in measure(chosen.rounds).items()}
+            print(found, file=sys.stderr, flush=True)
     print(json.dumps(found) if chosen.json else found)
 
 

@@ -13,6 +13,7 @@ from onecurve.cli.commands import (
     run_command,
     serve_command,
 )
+from onecurve.describe.units import parse_bytes
 
 
 def read_arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -168,6 +169,15 @@ def _add_serve(verbs: Verbs) -> None:
     serve.add_argument(
         "--tls", metavar="FOLDER", help="folder with ca.pem, cert.pem and key.pem; needed between machines"
     )
+    serve.add_argument("--memory", type=_bytes, metavar="SIZE", help="memory for rows, for example 64G; needs --spill")
+    serve.add_argument("--spill", metavar="FOLDER", help="folder for rows that do not fit, on a fast disk")
+
+
+def _bytes(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _add_verb(

@@ -55,7 +55,14 @@ def serve_command(chosen: argparse.Namespace) -> int:
         text = f"serving rows of {chosen.address} at {where}; SIGTERM hands them over to other servers, and ends it"
         print(to_json({"version": _JSON_VERSION, "serving": where}) if chosen.json else text, flush=True)
 
-    serve(chosen.address, listen=chosen.listen, tls=chosen.tls, on_ready=say)
+    serve(
+        chosen.address,
+        listen=chosen.listen,
+        tls=chosen.tls,
+        memory=chosen.memory,
+        spill=chosen.spill,
+        on_ready=say,
+    )
     return 0
 
 

@@ -34,3 +34,7 @@ class ServerOrder:
     address: RowServerAddress
     parent: int | None = None
     """The process with which it ends; None if it goes on alone."""
+    spill: str = ""
+    """Folder for rows that do not fit in its memory; empty if all rows are in memory."""
+    memory: int = 0
+    """Bytes of rows in memory, if there is such a folder."""

@@ -1,5 +1,7 @@
 """Formatting of quantities with a unit and a sensible precision."""
 
+import re
+
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -10,6 +12,14 @@ def bytes_text(count: float) -> str:
             break
         count /= 1024
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes: `64G`, `512 MiB`, `1.5T`. Units are powers of 1024. Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"{text!r} is not a size; write for example 64G or 512M")
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2].upper() or " "))
 
 
 def seconds_text(seconds: float) -> str:

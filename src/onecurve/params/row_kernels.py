@@ -150,7 +150,7 @@ def _obtain(slab: Slab, width: Any, key: Any, number: Any) -> Any:
 
 
 @_compiled
-def _find_all(slab: Slab, ids: NDArray[np.int64]) -> Any:
+def find_all(slab: Slab, ids: NDArray[np.int64]) -> Any:
     """The positions of rows; -1 where there is none. In a loop of its own, the processor waits for several at once."""
     positions = np.empty(ids.size, np.int64)
     for at in range(ids.size):
@@ -161,7 +161,7 @@ def _find_all(slab: Slab, ids: NDArray[np.int64]) -> Any:
 @_compiled
 def _obtain_all(slab: Slab, width: Any, key: Any, ids: NDArray[np.int64]) -> Any:
     """The positions of rows, which are created with their first values where there are none."""
-    positions = _find_all(slab, ids)
+    positions = find_all(slab, ids)
     for at in range(ids.size):
         if positions[at] < 0:
             positions[at] = _obtain(slab, width, key, ids[at])
@@ -171,7 +171,7 @@ def _obtain_all(slab: Slab, width: Any, key: Any, ids: NDArray[np.int64]) -> Any
 @_compiled
 def get(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], rows: NDArray[Any]) -> None:
     """Read rows; one that does not exist has its first value, and is not created."""
-    positions, values = _find_all(slab, ids), slab.values
+    positions, values = find_all(slab, ids), slab.values
     for at in range(ids.size):
         position = positions[at]
         if position >= 0:
@@ -184,7 +184,7 @@ def get(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], rows: NDArray[
 @_compiled
 def get_values(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values: NDArray[Any]) -> None:
     """Read rows with their states; one that does not exist has its first value and a state of zeros."""
-    positions, stored = _find_all(slab, ids), slab.values
+    positions, stored = find_all(slab, ids), slab.values
     for at in range(ids.size):
         position = positions[at]
         if position >= 0:
@@ -198,7 +198,7 @@ def get_values(slab: Slab, width: int, key: Any, ids: NDArray[np.int64], values:
 @_compiled
 def get_epochs(slab: Slab, ids: NDArray[np.int64], epochs: NDArray[np.int32]) -> None:
     """Read in which epochs rows were changed last; 0 for one that does not exist."""
-    positions = _find_all(slab, ids)
+    positions = find_all(slab, ids)
     for at in range(ids.size):
         epochs[at] = slab.changed_in[positions[at]] if positions[at] >= 0 else 0
 

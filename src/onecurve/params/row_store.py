@@ -1,5 +1,7 @@
 """The rows of one table that this process holds, with their optimizer state, in host memory."""
 
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
@@ -12,6 +14,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.seed import mix
 from onecurve.describe.slots import SLOTS
 from onecurve.device.reserved_memory import free_address_space, reserve
+from onecurve.device.spill_file import SpillFile
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
 from onecurve.params.slots import slots_of
 
@@ -24,6 +27,21 @@ _MAX_ROWS = (1 << 31) - 2
 """Positions have 32 bits."""
 _PLACES_PER_ROW = 8
 """Places in the indices of slots, each at most half full, and in those that they have grown out of."""
+
+
+@dataclass(frozen=True)
+class Spill:
+    """Where a table's rows are that do not fit in memory."""
+
+    folder: str
+    memory: int
+    """Bytes of rows with their states that are in memory: those that were created first."""
+
+    def new_file(self) -> SpillFile:
+        try:
+            return SpillFile(Path(self.folder), self.memory)
+        except OSError as error:
+            raise OnecurveError(f"{self.folder}: no rows can be stored there ({error.strerror})") from None
 
 
 class StoredTable(Protocol):
@@ -40,9 +58,13 @@ class StoredTable(Protocol):
 class RowStore:
     """Rows by id. Only `update` and `put` change or create them."""
 
-    def __init__(self, table: StoredTable, seed: int, dtype: torch.dtype, share: float = 1.0) -> None:
-        """`share`: of the address space that tables may have, if it is limited."""
-        self.table, self.dtype, self._share = table, dtype, share
+    def __init__(
+        self, table: StoredTable, seed: int, dtype: torch.dtype, share: float = 1.0, spill: Spill | None = None
+    ) -> None:
+        """`share`: of the address space that tables may have, if it is limited. `spill`: where rows are that do not fit
+        in memory."""
+        self.table, self.dtype, self._share, self._spill = table, dtype, share, spill
+        self._file: SpillFile | None = None
         self._kernels = _load_kernels()
         self._key = np.uint64(mix(seed, crc32(table.table.encode())))
         self._number = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
@@ -77,6 +99,7 @@ class RowStore:
 
     def get(self, ids: Tensor) -> Tensor:
         """Return the rows of these ids; one that does not exist has its first value, and is not created."""
+        self._read_ahead(ids)
         rows = np.empty((ids.numel(), self.table.width), self._number)
         self._kernels.get(self._slab, self.table.width, self._key, ids.contiguous().numpy(), rows)
         return torch.from_numpy(rows)
@@ -86,7 +109,7 @@ class RowStore:
 
         `updates`: updates of the table so far, including this one.
         """
-        self._refuse_too_many(ids.numel())
+        self._make_room(ids)
         kernels, optimizer, number = self._kernels, self.table.optimizer, self._number.type
         arrays = (
             self._slab,
@@ -124,6 +147,7 @@ class RowStore:
 
     def values(self, ids: Tensor) -> Tensor:
         """Return the rows of these ids with their states; one that does not exist has its first value, and zeros."""
+        self._read_ahead(ids)
         values = np.empty((ids.numel(), self._slab.values.shape[1]), self._number)
         self._kernels.get_values(self._slab, self.table.width, self._key, ids.contiguous().numpy(), values)
         return torch.from_numpy(values)
@@ -161,7 +185,7 @@ class RowStore:
         self._put(ids, values, torch.full((ids.numel(),), epoch))
 
     def _put(self, ids: Tensor, values: Tensor, epochs: Tensor) -> None:
-        self._refuse_too_many(ids.numel())
+        self._make_room(ids)
         arrays = ids.contiguous().numpy(), values.contiguous().numpy(), _numpy(epochs, torch.int32)
         self._kernels.put(self._slab, self.table.width, self._key, *arrays)
 
@@ -182,10 +206,13 @@ class RowStore:
             ) from None
 
     def _slab_of(self, limit: int, columns: int) -> "tuple[Slab, int]":
+        values, self._file = (limit, columns), None
+        if self._spill is not None:
+            self._file = self._spill.new_file()
         slab: Slab = self._kernels.Slab(
             totals=np.zeros(4, np.int64),
             ids=reserve((limit,), np.int64),
-            values=reserve((limit, columns), self._number),
+            values=self._file.reserve(values, self._number) if self._file else reserve(values, self._number),
             changed_in=reserve((limit,), np.int32),
             following=reserve((limit,), np.int32),
             places=reserve((_PLACES_PER_ROW * limit + 8 * SLOTS,), np.int32),
@@ -196,7 +223,27 @@ class RowStore:
         )
         return slab, limit
 
-    def _refuse_too_many(self, more: int) -> None:
+    def _read_ahead(self, ids: Tensor) -> None:
+        """Have rows that are in the file read at once, not one after the other."""
+        if self._file is not None and self._lines * self._line_bytes > self._file.memory:
+            positions = self._kernels.find_all(self._slab, ids.contiguous().numpy())
+            self._file.read_ahead(positions[positions >= 0] * self._line_bytes, self._line_bytes)
+
+    @property
+    def _line_bytes(self) -> int:
+        return int(self._slab.values.strides[0])
+
+    def _make_room(self, ids: Tensor) -> None:
+        """Prepare that rows are written."""
+        more = ids.numel()
+        if self._file is not None:
+            try:
+                self._file.allocate((self._lines + more) * self._line_bytes)
+            except OSError as error:
+                raise OnecurveError(
+                    f"table {self.table.table!r}: no space for more rows in the folder of --spill ({error.strerror})"
+                ) from None
+            self._read_ahead(ids)
         if len(self) + more > self._limit:
             raise OnecurveError(
                 f"table {self.table.table!r}: there is address space for {self._limit:,} rows on one rank; use more "

@@ -20,7 +20,7 @@ from onecurve.describe.row_servers import ServerOrder
 from onecurve.device.parent_process import die_with_parent
 from onecurve.params.replication import RowServer
 from onecurve.params.row_service import RowService
-from onecurve.params.row_store import RowStore
+from onecurve.params.row_store import RowStore, Spill
 from onecurve.params.served_rows import ServedRows
 from onecurve.params.step_log import RowCrew
 from onecurve.params.table_holder import Gradients
@@ -130,7 +130,8 @@ class RowProcess:
         if self._restarts != view.restarts:
             self._restarts = view.restarts
             settings = RowSettings.decoded(view.settings)
-            self._stores = settings.new_stores()
+            spill = Spill(self._order.spill, self._order.memory) if self._order.spill else None
+            self._stores = settings.new_stores(spill)
             if self._service is None:
                 self._service = self._new_service()
                 self._is_begun.set()

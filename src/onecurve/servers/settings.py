@@ -1,15 +1,16 @@
 """What a row server must know about a job: told by the ranks, and by servers to those that join."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import msgspec
 import torch
 
+from onecurve.describe.slots import SLOTS
 from onecurve.job.embedding import EmbeddingTable
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
-from onecurve.params.row_store import RowStore
+from onecurve.params.row_store import RowStore, Spill, squares_by_slot
 
 OptimizerName = Literal["SGD", "RowwiseAdagrad", "Adam"]
 
@@ -62,10 +63,16 @@ class RowSettings:
     def decoded(text: str) -> "RowSettings":
         return msgspec.json.decode(text, type=RowSettings)
 
-    def new_stores(self) -> dict[str, RowStore]:
-        """An empty store for each table."""
+    def new_stores(self, spill: Spill | None = None) -> dict[str, RowStore]:
+        """An empty store for each table. `spill`: its memory is divided by the lengths of the tables' rows."""
         share = 1 / max(1, len(self.tables))
-        return {each.table: RowStore(each, self.seed, _DTYPES[self.dtype], share) for each in self.tables}
+        lengths = {each.table: each.width + each.optimizer.state_width(each.width) for each in self.tables}
+        stores = {}
+        for each in self.tables:
+            part = lengths[each.table] / sum(lengths.values())
+            own = replace(spill, memory=int(part * spill.memory)) if spill is not None else None
+            stores[each.table] = RowStore(each, self.seed, _DTYPES[self.dtype], share, own)
+        return stores
 
 
 def compile_kernels() -> None:
@@ -77,6 +84,7 @@ def compile_kernels() -> None:
             store.update(ids, torch.ones(2, 1, dtype=dtype), 0.1, 1)
             store.put_values(ids, store.values(ids))
             store.get(ids)
+            squares_by_slot(ids, torch.ones(2, 1, dtype=dtype), range(SLOTS))
             store.epochs(ids)
             store.in_slots(range(1))
             store.drop(range(1))

@@ -2,7 +2,16 @@
 
 import pytest
 
-from onecurve.describe.units import bytes_text, count_text, hours_text, money_text, rate_text, seconds_text, with_error
+from onecurve.describe.units import (
+    bytes_text,
+    count_text,
+    hours_text,
+    money_text,
+    parse_bytes,
+    rate_text,
+    seconds_text,
+    with_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -87,3 +96,16 @@ def test_an_error_is_an_interval_only_if_the_interval_is_above_zero() -> None:
     assert with_error("$1,240", 0.99) == "$1,240 ± 99%"
     assert with_error("41.2 ms", 0.999) == "41.2 ms (a rough guess: up to 2.0 times as much)"
     assert with_error("$1,240", 2.59) == "$1,240 (a rough guess: up to 3.6 times as much)"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("64G", 64 << 30), ("512 MiB", 512 << 20), ("1.5t", 3 << 39), ("100", 100), ("8kb", 8192)]
+)
+def test_sizes_are_read(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "G", "0", "-1G", "64X", "1e9"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size; write for example 64G"):
+        parse_bytes(text)

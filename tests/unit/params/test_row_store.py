@@ -1,14 +1,18 @@
 """Rows are created by updates alone."""
 
+import errno
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.job.embedding import Embedding
 from onecurve.job.initial_rows import initial_rows
 from onecurve.job.row_optimizer import SGD, RowwiseAdagrad
-from onecurve.params.row_store import RowStore
+from onecurve.params.row_store import RowStore, Spill
 from onecurve.params.slots import slots_of
 
 
@@ -55,6 +59,38 @@ def test_rows_that_change_are_marked_with_the_epoch() -> None:
     rows.put(torch.tensor([9]), gradients, torch.empty(1, 0), 0)
     changed = [rows.ids[rows.changed_since(epoch)].tolist() for epoch in range(5)]
     assert changed == [[0, 1, 2, 9], [0, 1, 2], [1, 2], [2], []]
+
+
+@pytest.mark.parametrize("memory", [0, 100, 8192, 1 << 30])
+def test_rows_in_a_file_are_those_in_memory(memory: int, tmp_path: Path) -> None:
+    in_file = RowStore(Embedding("item", 3, RowwiseAdagrad()), 5, torch.float64, spill=Spill(str(tmp_path), memory))
+    in_memory, draw = store(RowwiseAdagrad()), torch.Generator().manual_seed(0)
+    for number in range(20):
+        ids = torch.randperm(3_000, generator=draw)[:500]
+        gradients = torch.randn(500, 3, generator=draw, dtype=torch.float64)
+        for rows in (in_file, in_memory):
+            rows.update(ids, gradients, lr=0.1, updates=number + 1)
+    every = torch.arange(3_000)
+    assert len(in_file) == len(in_memory)
+    assert torch.equal(in_file.get(every), in_memory.get(every))
+    assert torch.equal(in_file.values(every), in_memory.values(every))
+    in_file.drop(range(2000))
+    in_file.put_values(every, in_memory.values(every))
+    assert torch.equal(in_file.values(every), in_memory.values(every))
+    assert [*tmp_path.iterdir()] == [], "the file has no name"
+
+
+def test_a_full_disk_is_said_before_a_row_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = RowStore(Embedding("item", 3, SGD()), 5, torch.float64, spill=Spill(str(tmp_path), 0))
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(OnecurveError, match=r"table 'item': no space for more rows .* \(No space left on device\)"):
+        rows.update(torch.arange(2), torch.ones(2, 3, dtype=torch.float64), 0.1, 1)
+    with pytest.raises(OnecurveError, match=r"nowhere: no rows can be stored there \(No such file or directory\)"):
+        RowStore(Embedding("item", 3, SGD()), 5, torch.float64, spill=Spill(str(tmp_path / "nowhere"), 0))
 
 
 IDS = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 50)
