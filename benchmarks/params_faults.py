@@ -5,7 +5,9 @@
 A real etcd, servers started by `onecurve serve` on addresses of the loopback device, and a run of two ranks:
 - `kill`: one of three servers is killed; in every third run while a fourth one has just come and slots move.
 - `stop`: one of three servers is stopped by SIGSTOP for 1 to 6 seconds.
-- `etcd`: etcd is stopped for 2 seconds, and nothing else.
+- `partition`: one of three servers, each on an emulated host of its own, is cut off for 1 to 6 seconds; needs root.
+- `etcd`: the leader of three members of etcd and one of three servers are killed at once. `etcd_alone`: etcd is stopped
+  for 2 seconds, and nothing else.
 - `join`: a third server comes. `leave`: one of three gets SIGTERM and hands its rows over.
 - `rank`: one of the two ranks is killed, and the run goes on. `ranks`: the run is killed, and started again. `all`: the
   servers too, and then there are three instead of two.
@@ -25,16 +27,20 @@ import random
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import torch
 from logged_process import LoggedProcess
+from namespaces import Host, emulated_hosts, processes_of
 from safetensors.torch import load_file
 from watched_run import WatchedRun, children
 
@@ -77,18 +83,53 @@ class Found:
 
 
 class Lab:
-    """An etcd, and servers that are kept from one run to the next."""
+    """An etcd, and servers that are kept from one run to the next.
 
-    def __init__(self, folder: Path, is_broken: bool, staleness: int) -> None:
-        self.folder, self._is_broken, self._staleness = folder, is_broken, staleness
-        url = f"http://127.0.0.1:{_PORT}"
-        words = ["etcd", "--unsafe-no-fsync", "--data-dir", str(folder / "etcd"), "--listen-client-urls", url]
-        words += ["--advertise-client-urls", url, "--listen-peer-urls", f"http://127.0.0.1:{_PORT + 1}"]
-        self.etcd = LoggedProcess(words)
-        self.address = f"etcd://127.0.0.1:{_PORT}/bench"
+    They are on this host, or on emulated ones: etcd and the ranks on the first, and each server on one of the others.
+    """
+
+    def __init__(
+        self, folder: Path, is_broken: bool, staleness: int, members: int = 1, hosts: Sequence[Host] = ()
+    ) -> None:
+        self.folder, self._is_broken, self._staleness, self._hosts = folder, is_broken, staleness, hosts
+        host = hosts[0].address if hosts else "127.0.0.1"
+        self._clients = [f"{host}:{_PORT + 2 * number}" for number in range(members)]
+        self._peers = [f"http://{host}:{_PORT + 2 * number + 1}" for number in range(members)]
+        self.members = [self._start_member(number) for number in range(members)]
+        self.address = f"etcd://{','.join(self._clients)}/bench"
+        if hosts:
+            make_certificates(folder)
         self.servers: list[LoggedProcess] = []
         self._number = 1
         self._runs = 0
+
+    def _start_member(self, number: int) -> LoggedProcess:
+        client, peer = f"http://{self._clients[number]}", self._peers[number]
+        cluster = ",".join(f"m{each}={url}" for each, url in enumerate(self._peers))
+        words = ["etcd", "--unsafe-no-fsync", "--name", f"m{number}", "--data-dir", str(self.folder / f"m{number}")]
+        words += ["--initial-cluster", cluster, "--listen-client-urls", client, "--advertise-client-urls", client]
+        words += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+        return LoggedProcess(self._on(0, words))
+
+    def _on(self, host: int, words: list[str]) -> list[str]:
+        return self._hosts[host].command(words) if self._hosts else words
+
+    def leader(self) -> LoggedProcess:
+        """The member that leads etcd."""
+        for client, member in zip(self._clients, self.members, strict=True):
+            asked = Request(f"http://{client}/v3/maintenance/status", b"{}", method="POST")
+            with urlopen(asked, timeout=5) as answer:
+                status = json.load(answer)
+            if status["leader"] == status["header"]["member_id"]:
+                return member
+        raise SystemExit("etcd has no leader")
+
+    def restart_members(self) -> None:
+        """Start those again that have ended."""
+        self.members = [
+            member if member.process.poll() is None else self._start_member(number)
+            for number, member in enumerate(self.members)
+        ]
 
     def have(self, count: int) -> None:
         """Have so many servers that live."""
@@ -100,19 +141,41 @@ class Lab:
             wait_until(lambda server=server: "serving rows" in server.output(), server.output)
 
     def start(self) -> LoggedProcess:
-        self._number = self._number % 250 + 1
         program = [str(HERE / "broken_server.py")] if self._is_broken else ["-m", "onecurve"]
-        words = [sys.executable, *program, "serve", self.address, "--listen", f"127.0.0.{self._number + 1}"]
+        words = [sys.executable, *program, "serve", self.address, "--listen"]
+        if self._hosts:
+            number = next(each for each in range(1, len(self._hosts)) if each not in self._places())
+            words = self._on(number, [*words, self._hosts[number].address, "--tls", str(self.folder)])
+        else:
+            self._number = self._number % 250 + 1
+            words.append(f"127.0.0.{self._number + 1}")
         server = LoggedProcess(words)
         self.servers.append(server)
         return server
+
+    def _places(self) -> set[int]:
+        return {self.place(server) for server in self.servers}
+
+    def place(self, server: LoggedProcess) -> int:
+        """The number of the emulated host that a server is on."""
+        pid = server.process.pid
+        return next(number for number, host in enumerate(self._hosts) if pid in processes_of(host))
 
     def begin(self, steps: int = _STEPS, out: Path | None = None) -> WatchedRun:
         """Start a run of two ranks."""
         self._runs += 1
         out = out or self.folder / f"run{self._runs}"
         arguments = [f"params={self.address}", f"steps={steps}", f"every={_EVERY}", f"staleness={self._staleness}"]
-        return WatchedRun(_JOB, out, *arguments, "--plan", "replicate2 mb32 fp64", "--no-check")
+        arguments += [f"tls={self.folder}"] if self._hosts else []
+        launcher = self._on(0, [sys.executable]) if self._hosts else []
+        return WatchedRun(_JOB, out, *arguments, "--plan", "replicate2 mb32 fp64", "--no-check", launcher=launcher)
+
+    def cut_off(self, server: LoggedProcess, seconds: float) -> None:
+        """Let nothing through to and from a server's host for some time."""
+        host = self._hosts[self.place(server)]
+        host.cut_off()
+        time.sleep(seconds)
+        host.reconnect()
 
     def view(self) -> View:
         async def read() -> View:
@@ -127,7 +190,19 @@ class Lab:
     def close(self) -> None:
         for server in self.servers:
             server.close()
-        self.etcd.close()
+        for member in self.members:
+            member.close()
+
+
+def make_certificates(folder: Path) -> None:
+    """Write an authority and a certificate of it, as `--tls` takes them."""
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for words in (
+        ("req", "-x509", *curve, "-keyout", "ca-key.pem", "-out", "ca.pem", "-subj", "/CN=authority"),
+        ("req", *curve, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=machine"),
+        ("x509", "-req", "-in", "request.pem", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-out", "cert.pem"),
+    ):
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
 
 def wait_until(is_true: Callable[[], bool], told: Callable[[], str], seconds: float = _START_SECONDS) -> None:
@@ -226,13 +301,35 @@ def stop(lab: Lab, reference: Reference, found: Found, draw: random.Random) -> N
     reference.judge(run, found, step)
 
 
-def etcd(lab: Lab, reference: Reference, found: Found, draw: random.Random) -> None:
+def partition(lab: Lab, reference: Reference, found: Found, draw: random.Random) -> None:
     lab.have(3)
     with lab.begin() as run:
         step = reach(run, draw)
-        os.kill(lab.etcd.process.pid, signal.SIGSTOP)
+        lab.cut_off(draw.choice(lab.servers), draw.uniform(1, 6))
+        finish(run)
+    reference.judge(run, found, step)
+
+
+def etcd(lab: Lab, reference: Reference, found: Found, draw: random.Random) -> None:
+    lab.restart_members()
+    lab.have(3)
+    with lab.begin() as run:
+        step = reach(run, draw)
+        victims = lab.leader(), draw.choice(lab.servers)
+        for victim in victims:
+            victim.process.kill()
+        finish(run)
+    reference.judge(run, found, step)
+
+
+def etcd_alone(lab: Lab, reference: Reference, found: Found, draw: random.Random) -> None:
+    lab.have(3)
+    with lab.begin() as run:
+        step = reach(run, draw)
+        (member,) = lab.members
+        os.kill(member.process.pid, signal.SIGSTOP)
         time.sleep(2)
-        os.kill(lab.etcd.process.pid, signal.SIGCONT)
+        os.kill(member.process.pid, signal.SIGCONT)
         finish(run)
     reference.judge(run, found, step)
 
@@ -306,7 +403,9 @@ def kill_tree(pid: int) -> None:
 _SCENARIOS = {
     "kill": kill,
     "stop": stop,
+    "partition": partition,
     "etcd": etcd,
+    "etcd_alone": etcd_alone,
     "join": join,
     "leave": leave,
     "rank": rank,
@@ -325,8 +424,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     found, draw = Found(chosen.scenario), random.Random(chosen.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        lab = Lab(Path(folder), chosen.broken is not None, chosen.staleness)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        hosts = stack.enter_context(emulated_hosts(4, "", [1.0] * 4)) if chosen.scenario == "partition" else []
+        members = 3 if chosen.scenario == "etcd" else 1
+        lab = Lab(Path(folder), chosen.broken is not None, chosen.staleness, members, hosts)
         try:
             reference = Reference(lab)
             for _ in range(chosen.count):

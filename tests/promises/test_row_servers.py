@@ -26,7 +26,9 @@ def test_a_run_computes_the_same_when_a_server_is_killed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["stop", "etcd", "join", "leave", "ranks", "all"])
+@pytest.mark.parametrize(
+    "scenario", ["stop", "partition", "etcd", "etcd_alone", "join", "leave", "rank", "ranks", "all"]
+)
 def test_a_run_computes_the_same_after_more_faults(scenario: str) -> None:
     found = faults(scenario, "--count", "2")
     assert found["identical"] == found["runs"] == 2
