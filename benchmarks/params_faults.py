@@ -16,7 +16,7 @@ A real etcd, servers started by `onecurve serve` on addresses of the loopback de
 faults. A pause is the longest step after the fault minus the median step. `shares`: the smallest and largest part of
 the slots that a server has at the end of `join` and `leave`. `p99_ratio`: the 99th percentile of a step's time over
 that of the undisturbed run. `--staleness 2`: rows lack the updates of two steps. `--break backup`: servers that confirm
-pushes which only they have.
+pushes before their backups have them; a run that fails or hangs counts as one that is not identical.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from urllib.request import Request, urlopen
 
 import torch
 from logged_process import LoggedProcess
-from namespaces import Host, emulated_hosts, processes_of
+from namespaces import Host, emulated_hosts
 from safetensors.torch import load_file
 from watched_run import WatchedRun, children
 
@@ -58,7 +58,7 @@ HERE = Path(__file__).parent
 _JOB, _PORT = HERE / "params_job.py", 23790
 _STEPS, _EVERY = 400, 50
 _START_SECONDS = 60.0
-_PATIENCE = 100.0
+_PATIENCE = 60.0
 
 
 @dataclass
@@ -100,6 +100,8 @@ class Lab:
         if hosts:
             make_certificates(folder)
         self.servers: list[LoggedProcess] = []
+        self._places: dict[LoggedProcess, int] = {}
+        """The numbers of the emulated hosts that servers are on."""
         self._number = 1
         self._runs = 0
 
@@ -144,22 +146,16 @@ class Lab:
         program = [str(HERE / "broken_server.py")] if self._is_broken else ["-m", "onecurve"]
         words = [sys.executable, *program, "serve", self.address, "--listen"]
         if self._hosts:
-            number = next(each for each in range(1, len(self._hosts)) if each not in self._places())
+            taken = {self._places[server] for server in self.servers}
+            number = next(each for each in range(1, len(self._hosts)) if each not in taken)
             words = self._on(number, [*words, self._hosts[number].address, "--tls", str(self.folder)])
         else:
-            self._number = self._number % 250 + 1
+            number, self._number = 0, self._number % 250 + 1
             words.append(f"127.0.0.{self._number + 1}")
         server = LoggedProcess(words)
+        self._places[server] = number
         self.servers.append(server)
         return server
-
-    def _places(self) -> set[int]:
-        return {self.place(server) for server in self.servers}
-
-    def place(self, server: LoggedProcess) -> int:
-        """The number of the emulated host that a server is on."""
-        pid = server.process.pid
-        return next(number for number, host in enumerate(self._hosts) if pid in processes_of(host))
 
     def begin(self, steps: int = _STEPS, out: Path | None = None) -> WatchedRun:
         """Start a run of two ranks."""
@@ -172,7 +168,7 @@ class Lab:
 
     def cut_off(self, server: LoggedProcess, seconds: float) -> None:
         """Let nothing through to and from a server's host for some time."""
-        host = self._hosts[self.place(server)]
+        host = self._hosts[self._places[server]]
         host.cut_off()
         time.sleep(seconds)
         host.reconnect()
@@ -257,10 +253,15 @@ class Reference:
         shutil.rmtree(run.folder)
 
 
+class RunFailedError(Exception):
+    """A run has not come to its end."""
+
+
 def finish(run: WatchedRun) -> None:
     status = run.end(_PATIENCE)
     if status != 0:
-        raise SystemExit(f"the run has ended with {status}\n{run.output()[-3000:]}")
+        what = "hangs" if status is None else f"has ended with {status}"
+        raise RunFailedError(f"the run {what}\n{run.output()[-3000:]}")
 
 
 def reach(run: WatchedRun, draw: random.Random) -> int:
@@ -432,7 +433,11 @@ def main() -> None:
         try:
             reference = Reference(lab)
             for _ in range(chosen.count):
-                _SCENARIOS[chosen.scenario](lab, reference, found, draw)
+                try:
+                    _SCENARIOS[chosen.scenario](lab, reference, found, draw)
+                except RunFailedError as error:
+                    found.runs += 1
+                    print(error, file=sys.stderr)
                 print(found.plain(), file=sys.stderr, flush=True)
         finally:
             lab.close()

@@ -1,6 +1,7 @@
 """Embedding tables compute what an ordinary parameter computes, wherever their rows are, and lose nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_ranks_that_process_the_same_samples_are_refused(axis: str) -> None:
 def test_a_pattern_that_matches_no_table_is_refused() -> None:
     with pytest.raises(oc.OnecurveError, match=r"no embedding table of the model matches 'usr' \(it has: user, item\)"):
         oc.check(CLICKS, plans=["replicate2 mb8 tables=usr:replicated"], quiet=True)
+
+
+def test_a_plan_places_small_and_large_tables(tmp_path: Path) -> None:
+    ended = python("-m", "onecurve", "plan", str(JOBS / "three_tables.py"), "--cluster", "2x8xH100", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert "tables=country:replicated,item:row_sharded,visit:served" in ended.stdout
+    assert re.search(
+        r"the rows of visit will take 2\.\d TiB, 4\.\d TiB with two copies: for example 1\d servers", ended.stdout
+    )
 
 
 def run(folder: Path, plan: str, steps: int, params: str = "none", staleness: int = 0) -> list[float]:

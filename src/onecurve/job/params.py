@@ -64,10 +64,15 @@ class Params:
     @property
     def is_etcd(self) -> bool:
         """True for servers that agree through etcd."""
-        return _ETCD.fullmatch(self.address) is not None
+        return is_etcd_address(self.address)
 
     @property
     def servers(self) -> int:
         """The number of servers that a run waits for before it begins."""
         found = _LOCAL.fullmatch(self.address)
         return int(found[1]) if found is not None else 1
+
+
+def is_etcd_address(address: str) -> bool:
+    """True for `etcd://HOST:PORT,…/NAME`."""
+    return _ETCD.fullmatch(address) is not None

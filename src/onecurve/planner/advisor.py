@@ -26,6 +26,8 @@ _CLUSTER_FACTORS = (1, 2, 4, 8, 16)
 _ALLOW_BF16 = "allow it with --precision fp32,bf16 (its results differ from those of fp32)"
 _SERVED_FRACTION = 0.9
 """Of the memory of a machine that only serves rows."""
+_EXAMPLE_SERVER_BYTES = 512 << 30
+"""Memory of a server, if the cluster does not say what its hosts have."""
 DEVICES_PER_HOST = 8
 """Accelerators of a common host."""
 
@@ -129,11 +131,10 @@ def _served_rows(estimator: Estimator, best: Estimate | None) -> list[str]:
     names, total = ", ".join(use.name for use in served), sum(stored_bytes(use, plan) for use in served)
     text = f"row servers: the rows of {names} will take {bytes_text(total)}, {bytes_text(2 * total)} with two copies"
     hosts = estimator.cluster.groups[0]
-    if hosts.kind == "cpu":
-        memory = hosts.device.memory * hosts.devices_per_host
-        count = max(2, math.ceil(2 * total / (_SERVED_FRACTION * memory)))
-        text += f": {count} servers with {bytes_text(memory)} each"
-    return [text]
+    is_known = hosts.kind == "cpu"
+    memory = hosts.device.memory * hosts.devices_per_host if is_known else _EXAMPLE_SERVER_BYTES
+    count = max(2, math.ceil(2 * total / (_SERVED_FRACTION * memory)))
+    return [f"{text}: {'' if is_known else 'for example '}{count} servers with {bytes_text(memory)} each"]
 
 
 def _excluded(costs: JobCosts) -> list[str]:

@@ -27,6 +27,8 @@ _ALONE_SECONDS = 5.0
 """If no server lives for so long, none will come back with its rows."""
 _START_SECONDS = 120.0
 """Servers start within this time. The first one on a machine compiles kernels."""
+_LOOK_SECONDS = 0.1
+"""Time between two looks at whether the thread has failed."""
 
 Result = TypeVar("Result")
 
@@ -150,7 +152,11 @@ class RankServers:
         with self._changed:
             self._changed.wait_for(lambda: self._coordination is not None or self._error is not None)
             self._raise_error()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            with suppress(TimeoutError):
+                return future.result(_LOOK_SECONDS)
+            self._raise_error()  # the thread may have ended without doing it
 
     async def _begin_anew(self) -> int:
         """Return the epoch in which the rows begin."""

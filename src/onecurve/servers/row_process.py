@@ -27,13 +27,13 @@ from onecurve.params.table_holder import Gradients
 from onecurve.params.view import ServerAddress, View
 from onecurve.servers.encryption import client_context, server_context
 from onecurve.servers.greeting import BUFFER_BYTES, Greeting, connect_server, welcome
+from onecurve.servers.registration import Registration
 from onecurve.servers.service import connect_service
 from onecurve.servers.settings import RowSettings, compile_kernels
-from onecurve.servers.view_follower import SERVERS_PREFIX, ViewFollower, encoded
+from onecurve.servers.view_follower import ViewFollower
 
 _NOBODY = RowCrew(0, 0)
 """The crew before the first one."""
-_LEASE_SECONDS = 3.0
 _VIEW_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
@@ -65,36 +65,30 @@ class RowProcess:
         listener = await asyncio.start_server(self._accept, order.listen, 0, ssl=tls, limit=BUFFER_BYTES)
         port = listener.sockets[0].getsockname()[1]
         coordination = await connect_service(order.address)
-        self._follower = ViewFollower(order.name, coordination, self._take_view)
-        lease = await coordination.lease(_LEASE_SECONDS)
-        server = ServerAddress(f"{order.listen}:{port}", order.machine)
-        await coordination.create(SERVERS_PREFIX + order.name, encoded(server), lease)
-        on_ready(server.address)
+        registration = Registration(coordination, order.name, ServerAddress(f"{order.listen}:{port}", order.machine))
+        self._follower = ViewFollower(order.name, coordination, self._take_view, registration.note_forgotten)
+        await registration.begin()
+        on_ready(registration.server.address)
 
         async def leave() -> None:
             self._is_leaving = True
-            await coordination.put(SERVERS_PREFIX + order.name, encoded(replace(server, is_leaving=True)), lease)
+            await registration.change(replace(registration.server, is_leaving=True))
             self._leave_if_it_can()
 
         try:
             following = asyncio.create_task(self._follower.follow())
-            lost = asyncio.create_task(lease.lost.wait())
+            staying = asyncio.create_task(registration.stay(self._follower))
             left = asyncio.create_task(self._has_left.wait())
             if order.parent is None:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: self._on_signal(leave))
-            ends: list[asyncio.Future[Any]] = [following, lost, left, self._failure]
+            ends: list[asyncio.Future[Any]] = [following, staying, left, self._failure]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if self._failure.done():
-                self._failure.result()
-            if following.done():
-                following.result()
-            if lost.done():
-                raise OnecurveError(
-                    f"server {order.name} was silent for {_LEASE_SECONDS:g} s: others have taken its place"
-                )
+            for end in (self._failure, following, staying):
+                if end.done():
+                    end.result()
             following.cancel()
-            lost.cancel()
-            await lease.close()
+            staying.cancel()
+            await registration.close()
             await coordination.close()
         finally:
             listener.close()  # without waiting for connections: what is asked there must not be answered any more

@@ -2,9 +2,14 @@
 
 Keys: `rows/view`, and `rows/servers/NAME` for every server that lives: it belongs to the server's lease, and whoever
 sees that the process is dead may delete it.
+
+A service that was away for longer than a lease deletes the keys of all servers when it is back. A server that was out
+of touch with it therefore waits until the others had time to say that they live, before it takes them for dead.
 """
 
+import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -15,6 +20,9 @@ from onecurve.params.view import ServerAddress, View
 from onecurve.params.view_changes import lost_slots, next_move, taking_part, with_server, without
 
 VIEW_KEY, SERVERS_PREFIX = "rows/view", "rows/servers/"
+
+_GRACE_SECONDS = 1.0
+"""Servers that live have said so in this time after the service is back."""
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +42,23 @@ def decoded_server(text: str) -> ServerAddress:
 class ViewFollower:
     """Follows the view and the servers that live, and changes the view where it must."""
 
-    def __init__(self, name: str, coordination: Coordination, on_view: Callable[[View], None]) -> None:
-        """`name`: of this server. `on_view`: told every new view."""
+    def __init__(
+        self,
+        name: str,
+        coordination: Coordination,
+        on_view: Callable[[View], None],
+        on_forgotten: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`name`: of this server. `on_view`: told every new view. `on_forgotten`: told that the key of this server was
+        deleted, although others have not taken its place."""
         self._name, self._coordination, self._on_view = name, coordination, on_view
+        self._on_forgotten = on_forgotten
+        self._patient_until = 0.0
         self._servers: dict[str, ServerAddress] = {}
         self._view: View | None = None
         self._version = 0
+        self._is_there = False
+        """True if this server has a place in the view."""
 
     async def follow(self) -> None:
         """Follow until the service is closed. Raises an OnecurveError if this server was taken for dead."""
@@ -53,10 +72,29 @@ class ViewFollower:
                     if change.value is None:
                         self._servers.pop(name, None)
                         if name == self._name:
-                            raise OnecurveError(f"server {name} was taken for dead: others have taken its place")
+                            self._on_forgotten()
                     else:
                         self._servers[name] = decoded_server(change.value)
+            self._refuse_removal()
             await self._improve()
+
+    def note_out_of_touch(self) -> None:
+        """The service does not answer: nobody is taken for dead until it does."""
+        self._patient_until = math.inf
+
+    async def note_in_touch(self) -> None:
+        """The service answers again, and knows this server."""
+        if self._patient_until == math.inf:
+            self._patient_until = asyncio.get_running_loop().time() + _GRACE_SECONDS
+            await asyncio.sleep(_GRACE_SECONDS)
+            await self._improve()
+
+    def _refuse_removal(self) -> None:
+        """Raise an error if this server had a place in the view, and has lost it without asking for that."""
+        was_there, self._is_there = self._is_there, self._view is not None and self._name in self._view.servers
+        own = self._servers.get(self._name)
+        if was_there and not self._is_there and not (own is not None and own.is_leaving):
+            raise OnecurveError(f"server {self._name} was taken for dead: others have taken its place")
 
     async def take_part(self, epoch: int, joined: Mapping[int, str]) -> None:
         """Let servers take part that had a copy in this epoch. In a later one they may have begun to join anew."""
@@ -76,8 +114,9 @@ class ViewFollower:
         view = self._view
         if view is None or not self._servers:
             return
+        is_patient = asyncio.get_running_loop().time() < self._patient_until
         for name in view.servers:
-            if name not in self._servers:
+            if name not in self._servers and not is_patient:
                 if lost := lost_slots(view, name):
                     _log.error("the rows of slots %s are lost with server %s", lost, name)
                 if changed := without(view, name):

@@ -10,7 +10,7 @@ from pathlib import Path
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress, ServerOrder
 from onecurve.hosts.network import address_towards
-from onecurve.job.params import Params
+from onecurve.job.params import is_etcd_address
 from onecurve.servers.row_process import RowProcess
 from onecurve.servers.service import etcd_member
 
@@ -38,8 +38,7 @@ def serve(
         spill: Folder for them, on a fast disk. Default: None.
         on_ready: A function that is called with the server's own `HOST:PORT` once it serves. Default: none is called.
     """
-    params = Params(address, tls=tls)
-    if not params.is_etcd:
+    if not is_etcd_address(address):
         raise OnecurveError(f"serve: {address!r}; give an address etcd://HOST:PORT,…/NAME")
     if (memory is None) != (spill is None):
         raise OnecurveError(
