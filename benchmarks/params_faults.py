@@ -7,7 +7,7 @@ A real etcd, servers started by `onecurve serve` on addresses of the loopback de
 - `stop`: one of three servers is stopped by SIGSTOP for 1 to 6 seconds.
 - `partition`: one of three servers, each on an emulated host of its own, is cut off for 1 to 6 seconds; needs root.
 - `etcd`: the leader of three members of etcd and one of three servers are killed at once. `etcd_alone`: etcd is stopped
-  for 2 seconds, and nothing else.
+  for 2 to 8 seconds, and nothing else: the leases of servers have 3.
 - `join`: a third server comes. `leave`: one of three gets SIGTERM and hands its rows over.
 - `rank`: one of the two ranks is killed, and the run goes on. `ranks`: the run is killed, and started again. `all`: the
   servers too, and then there are three instead of two.
@@ -329,7 +329,7 @@ def etcd_alone(lab: Lab, reference: Reference, found: Found, draw: random.Random
         step = reach(run, draw)
         (member,) = lab.members
         os.kill(member.process.pid, signal.SIGSTOP)
-        time.sleep(2)
+        time.sleep(draw.uniform(2, 8))
         os.kill(member.process.pid, signal.SIGCONT)
         finish(run)
     reference.judge(run, found, step)

@@ -185,7 +185,7 @@ class RunBuilder:
                 state=resumed.state if resumed is not None else TrainState(),
                 resumed=resumed.text if resumed is not None else "",
                 changed=_changes_text(resumed) if resumed is not None else "",
-                warning=" ".join(filter(None, warnings)),
+                warning="; ".join(filter(None, warnings)),
                 start_seconds=watch.seconds(),
                 lock=lock,
                 on_event=settings.on_event,

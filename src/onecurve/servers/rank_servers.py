@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -123,7 +124,15 @@ class RankServers:
                 self._error = error
                 self._changed.notify_all()
         finally:
+            self._loop.run_until_complete(self._end_tasks())
             self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        """End what was asked of this thread and is not done."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self) -> None:
         coordination = await connect_service(self._address)
@@ -154,9 +163,14 @@ class RankServers:
             self._raise_error()
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         while True:
-            with suppress(TimeoutError):
+            try:
                 return future.result(_LOOK_SECONDS)
-            self._raise_error()  # the thread may have ended without doing it
+            except TimeoutError:
+                self._raise_error()  # the thread may have ended without doing it
+            except CancelledError:
+                self._thread.join()
+                self._raise_error()
+                raise
 
     async def _begin_anew(self) -> int:
         """Return the epoch in which the rows begin."""
@@ -173,11 +187,11 @@ class RankServers:
                             servers[name] = decoded_server(change.value)
                     if sum(not server.is_leaving for server in servers.values()) >= self._count:
                         return await self._swap(servers)
+                raise asyncio.CancelledError  # the thread ends
         except TimeoutError:
-            pass
-        raise OnecurveError(
-            f"params: {len(servers)} of {self._count} row servers have started within {_START_SECONDS:g} s"
-        )
+            raise OnecurveError(
+                f"params: {len(servers)} of {self._count} row servers have started within {_START_SECONDS:g} s"
+            ) from None
 
     async def _swap(self, servers: dict[str, ServerAddress]) -> int:
         """Write the view with which the rows begin; return its epoch."""

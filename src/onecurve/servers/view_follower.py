@@ -116,7 +116,7 @@ class ViewFollower:
             return
         is_patient = asyncio.get_running_loop().time() < self._patient_until
         for name in view.servers:
-            if name not in self._servers and not is_patient:
+            if name not in self._servers and name != self._name and not is_patient:
                 if lost := lost_slots(view, name):
                     _log.error("the rows of slots %s are lost with server %s", lost, name)
                 if changed := without(view, name):

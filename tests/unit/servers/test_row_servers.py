@@ -22,6 +22,7 @@ import torch
 from onecurve.coordination.errors import JobKeyError
 from onecurve.coordination.local import LocalCoordination
 from onecurve.coordination.server import Server as CoordinationServer
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress, ServerOrder
 from onecurve.job.embedding import Embedding
 from onecurve.job.row_optimizer import Adam, RowwiseAdagrad
@@ -210,6 +211,15 @@ def test_ranks_start_again_from_an_earlier_step(servers: Servers) -> None:
     train(servers, RowCrew(3, RANKS, start=14), 18)
     with pytest.raises(RowsLostError, match="no server can go back to row step 9"):
         train(servers, RowCrew(4, RANKS, start=9), 11)
+
+
+def test_a_service_that_does_not_answer_is_said() -> None:
+    address = RowServerAddress.of_etcd("etcd://127.0.0.1:1/nobody", "")
+    expected = pytest.raises(
+        OnecurveError, match=r"the row servers cannot be reached: etcd://127\.0\.0\.1:1 did not answer"
+    )
+    with RankServers(address, RowSettings.of([], 0, torch.float64)) as servers, expected:
+        servers.begin_anew()
 
 
 def test_strangers_are_refused_and_serving_continues(servers: Servers) -> None:

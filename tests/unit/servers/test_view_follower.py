@@ -62,9 +62,41 @@ def test_the_backup_of_a_dead_server_takes_its_place() -> None:
 
 def test_a_server_that_was_taken_for_dead_ends() -> None:
     async def check() -> None:
-        _, follower, task = await followed(joining(epoch=7, since=7))
+        coordination, follower, task = await followed(joining(epoch=7, since=7))
+        other = ViewFollower("b", coordination, lambda _: None)
+        others = asyncio.create_task(other.follow())
         await follower.report_dead("a")
         with pytest.raises(OnecurveError, match="taken for dead"):
             await asyncio.wait_for(task, 1)
+        others.cancel()
+
+    asyncio.run(check())
+
+
+def test_after_the_service_was_away_servers_have_time_to_say_that_they_live() -> None:
+    async def check() -> None:
+        forgotten = list[str]()
+        coordination = LocalCoordination(KeyValueState(), ServingClock())
+        for server, address in SERVERS.items():
+            await coordination.create(SERVERS_PREFIX + server, encoded(address))
+        await coordination.create(VIEW_KEY, encoded(joining(epoch=7, since=7)))
+        follower = ViewFollower("a", coordination, lambda _: None, lambda: forgotten.append("a"))
+        task = asyncio.create_task(follower.follow())
+        await asyncio.sleep(0.05)
+        follower.note_out_of_touch()
+        for name in SERVERS:
+            await coordination.delete(SERVERS_PREFIX + name)
+        await asyncio.sleep(0.05)
+        assert forgotten == ["a"]
+        for name in ("a", "b"):
+            await coordination.put(SERVERS_PREFIX + name, encoded(SERVERS[name]))
+        in_touch = asyncio.create_task(follower.note_in_touch())
+        await asyncio.sleep(0.05)
+        assert [*(await current(coordination)).servers] == ["a", "b", "c"], "not yet"
+        await in_touch
+        await asyncio.sleep(0.05)
+        assert [*(await current(coordination)).servers] == ["a", "b"], "c has not come back"
+        assert not task.done()
+        task.cancel()
 
     asyncio.run(check())
