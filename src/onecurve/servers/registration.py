@@ -39,7 +39,7 @@ class Registration:
             await self._wait_until_lost()
             follower.note_out_of_touch()
             _log.warning("the service has not answered for %g s, or has forgotten this server", _LEASE_SECONDS)
-            while not await self._register():
+            while not await self._register(follower):
                 await asyncio.sleep(_RETRY_SECONDS)
             await follower.note_in_touch()
 
@@ -65,11 +65,12 @@ class Registration:
             for end in ends:
                 end.cancel()
 
-    async def _register(self) -> bool:
+    async def _register(self, follower: ViewFollower) -> bool:
         if self._lease is not None:
             await self._lease.abandon()
         self._is_forgotten.clear()
         try:
+            await follower.refuse_removal()
             await self.begin()
         except (UnreachableError, LeaseLostError):
             return False

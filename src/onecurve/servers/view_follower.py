@@ -10,11 +10,13 @@ of touch with it therefore waits until the others had time to say that they live
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from onecurve.coordination.coordination import Coordination
+from onecurve.coordination.entry import Change
+from onecurve.coordination.watch import Watch
 from onecurve.describe.errors import OnecurveError
 from onecurve.params.view import ServerAddress, View
 from onecurve.params.view_changes import lost_slots, next_move, taking_part, with_server, without
@@ -57,43 +59,62 @@ class ViewFollower:
         self._servers: dict[str, ServerAddress] = {}
         self._view: View | None = None
         self._version = 0
-        self._is_there = False
-        """True if this server has a place in the view."""
+        self._watch: Watch | None = None
+        self._begins_anew = True
+        """True if the watch is to begin again when it ends."""
 
     async def follow(self) -> None:
         """Follow until the service is closed. Raises an OnecurveError if this server was taken for dead."""
-        async for changes in await self._coordination.watch("rows/"):
-            for change in changes:
-                if change.key == VIEW_KEY and change.value is not None:
-                    self._view, self._version = decoded_view(change.value), change.version
-                    self._on_view(self._view)
-                elif change.key.startswith(SERVERS_PREFIX):
-                    name = change.key.removeprefix(SERVERS_PREFIX)
-                    if change.value is None:
-                        self._servers.pop(name, None)
-                        if name == self._name:
-                            self._on_forgotten()
-                    else:
-                        self._servers[name] = decoded_server(change.value)
-            self._refuse_removal()
-            await self._improve()
+        while self._begins_anew:
+            self._begins_anew = False
+            self._watch = await self._coordination.watch("rows/")
+            self._servers.clear()  # the watch begins with all keys that there are
+            async for changes in self._watch:
+                await self._take(changes)
+
+    async def _take(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if change.key == VIEW_KEY and change.value is not None:
+                self._take_view(decoded_view(change.value), change.version)
+            elif change.key.startswith(SERVERS_PREFIX):
+                name = change.key.removeprefix(SERVERS_PREFIX)
+                if change.value is None:
+                    self._servers.pop(name, None)
+                    if name == self._name:
+                        self._on_forgotten()
+                else:
+                    self._servers[name] = decoded_server(change.value)
+        await self._improve()
+
+    def _take_view(self, view: View, version: int) -> None:
+        self._refuse_removal(view)
+        self._view, self._version = view, version
+        self._on_view(view)
 
     def note_out_of_touch(self) -> None:
         """The service does not answer: nobody is taken for dead until it does."""
         self._patient_until = math.inf
 
+    async def refuse_removal(self) -> None:
+        """Raise an error if others have taken the place of this server while it was out of touch."""
+        entry = await self._coordination.get(VIEW_KEY)
+        if entry is not None:
+            self._refuse_removal(decoded_view(entry.value))
+
     async def note_in_touch(self) -> None:
         """The service answers again, and knows this server."""
-        if self._patient_until == math.inf:
-            self._patient_until = asyncio.get_running_loop().time() + _GRACE_SECONDS
-            await asyncio.sleep(_GRACE_SECONDS)
-            await self._improve()
+        self._patient_until = asyncio.get_running_loop().time() + _GRACE_SECONDS
+        self._begins_anew = True
+        if self._watch is not None:  # its connection may be one that nobody else knows any more
+            self._watch.close()
+        await asyncio.sleep(_GRACE_SECONDS)
+        await self._improve()
 
-    def _refuse_removal(self) -> None:
-        """Raise an error if this server had a place in the view, and has lost it without asking for that."""
-        was_there, self._is_there = self._is_there, self._view is not None and self._name in self._view.servers
+    def _refuse_removal(self, view: View) -> None:
+        """Raise an error if this server had a place in the view, and has none in this one without asking for that."""
+        had_place = self._view is not None and self._name in self._view.servers
         own = self._servers.get(self._name)
-        if was_there and not self._is_there and not (own is not None and own.is_leaving):
+        if had_place and self._name not in view.servers and not (own is not None and own.is_leaving):
             raise OnecurveError(f"server {self._name} was taken for dead: others have taken its place")
 
     async def take_part(self, epoch: int, joined: Mapping[int, str]) -> None:
