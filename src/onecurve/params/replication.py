@@ -10,7 +10,7 @@ Ranks that continue from an earlier step, a new crew, say so in every message; r
 Nothing here sends, waits or looks at a clock: `RowServer` takes a message and returns those to send.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Generic
 
@@ -188,24 +188,31 @@ class RowServer(Generic[Part]):
             own.log.decide(message.verdicts)
             own.log.note_received(message.rank, message.received)
             own.rows.keep(message.points)
+        # With a thousand ranks, nothing may look at all of them for each message.
+        asked: list[tuple[int, int, int]] = []
         if isinstance(message, Push):
-            own.log.stage(message.step, message.rank, message.part)
-            # The part that came first counts, also for the others.
-            part = own.log.staged.get(message.step, {}).get(message.rank, message.part)
-            own.unanswered[message.step, message.rank] = replace(message, part=part)
-            yield from (
-                self._relay(server, own.unanswered[message.step, message.rank]) for server in self._others(piece)
-            )
-            yield from self._answer_pushes(piece, message.step)
+            yield from self._take_push(message)
         elif isinstance(message, Pull):
-            own.waiting[message.step, message.rank, message.number] = message
+            asked = [(message.step, message.rank, message.number)]
+            own.waiting[asked[0]] = message
         elif isinstance(message, Relayed) and message.crew == own.log.crew.number:
             own.confirmed.setdefault(message.sender, set()).add((message.step, message.rank))
-            yield from self._answer_pushes(piece, message.step)
+            yield from self._answer_push(piece, (message.step, message.rank))
         elif isinstance(message, Copied) and message.sender == self.view.pieces[piece].joining:
             yield from self._take_copied(message)
-        self._advance(piece)
-        yield from self._answer_pulls(piece)
+        yield from self._answer_pulls(piece, [*own.waiting] if self._advance(piece) else asked)
+
+    def _take_push(self, message: Push) -> Iterator[Sent]:
+        piece, own, key = message.piece, self._pieces[message.piece], (message.step, message.rank)
+        was_complete = own.log.is_complete(message.step)
+        own.log.stage(*key, message.part)
+        # The part that came first counts, also for the others.
+        part = own.log.staged.get(message.step, {}).get(message.rank, message.part)
+        own.unanswered[key] = replace(message, part=part)
+        yield from (self._relay(server, own.unanswered[key]) for server in self._others(piece))
+        completes = own.log.is_complete(message.step) and not was_complete
+        keys = [each for each in own.unanswered if each[0] == message.step] if completes else [key]
+        yield from (sent for each in keys for sent in self._answer_push(piece, each))
 
     def _take_copied(self, message: Copied) -> list[Sent]:
         piece, own = message.piece, self._pieces[message.piece]
@@ -230,7 +237,7 @@ class RowServer(Generic[Part]):
             sender=self.name,
             push=replace(push, epoch=self.view.epoch, crew=log.crew),
             verdicts=dict(log.verdicts),
-            received=dict(log.received),
+            received={push.rank: log.received.get(push.rank, 0)},
             points=tuple(self._pieces[push.piece].rows.points),
         )
         return server, relay
@@ -245,12 +252,8 @@ class RowServer(Generic[Part]):
                 sent.append(self._relay(server, push))
         return sent
 
-    def _answer_pushes(self, piece: int, step: int) -> list[Sent]:
-        """Answer all ranks whose push of a step is on all copies: squares need the last of them."""
-        keys = [key for key in self._pieces[piece].unanswered if key[0] == step]
-        return [sent for key in keys for sent in self._answer_push(piece, key)]
-
     def _answer_push(self, piece: int, key: tuple[int, int]) -> list[Sent]:
+        """Answer a rank whose push is on all copies, once all ranks have pushed: squares need the last of them."""
         own = self._pieces[piece]
         push = own.unanswered.get(key)
         if push is None:
@@ -285,9 +288,10 @@ class RowServer(Generic[Part]):
         confirmed = self._pieces[piece].confirmed
         return all(key in confirmed.get(server, set()) for server in self._others(piece))
 
-    def _advance(self, piece: int) -> None:
-        """Add the steps that can be added; the primary only those that all copies have."""
+    def _advance(self, piece: int) -> bool:
+        """Add the steps that can be added, the primary only those that all copies have. Return False if none was."""
         own = self._pieces[piece]
+        before = own.log.applied
 
         def may_add(step: int) -> bool:
             if not self._is_primary(piece) or step <= own.log.crew.start:  # up to there, all pushes were answered
@@ -296,13 +300,16 @@ class RowServer(Generic[Part]):
 
         for ready in own.log.ready(may_add):
             own.rows.add(ready)
+        if own.log.applied == before:
+            return False
         for known in own.confirmed.values():
             known -= {key for key in known if key[0] <= own.log.applied}
+        return True
 
-    def _answer_pulls(self, piece: int) -> list[Sent]:
+    def _answer_pulls(self, piece: int, keys: Sequence[tuple[int, int, int]]) -> list[Sent]:
         own, sent = self._pieces[piece], list[Sent]()
-        waiting, own.waiting = own.waiting, {}
-        for key, pull in waiting.items():
+        for key in keys:
+            pull = own.waiting.pop(key)
             needed = pull.step - 1
             if needed == own.log.applied:
                 rows = Rows(

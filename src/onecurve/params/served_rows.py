@@ -97,8 +97,8 @@ class ServedRows:
     """Of the steps that the rows can go back to, in order."""
     points: tuple[int, ...] = ()
     """The steps that they must be able to go back to, also such as have not been added yet."""
-    sums: dict[int, Gradients] = field(default_factory=dict)
-    """By step: gradients summed over the ranks, of steps that will be added soon."""
+    sums: dict[int, tuple[Gradients, Tensor]] = field(default_factory=dict)
+    """By step: gradients summed over the ranks, of steps that will be added soon, and their squares."""
 
     @staticmethod
     def of(stores: Mapping[str, RowStore], slots: range, contents: object) -> "ServedRows":
@@ -114,7 +114,7 @@ class ServedRows:
         return rows
 
     def add(self, step: ReadyStep[Gradients]) -> None:
-        sums = self.sums.pop(step.step, None)
+        sums, _ = self.sums.pop(step.step, (None, None))
         if not step.verdict.is_skipped:
             parts = sums or self._summed(step.parts)
             self._record(parts)
@@ -183,13 +183,13 @@ class ServedRows:
         return {name: self.stores[name].get(wanted) for name, wanted in ids.items()}
 
     def squares(self, step: int, parts: Sequence[Gradients]) -> Tensor:
-        """One number per slot, so that their sum does not depend on the pieces."""
+        """One number per slot, so that their sum does not depend on the pieces. All ranks are told the same."""
         if step not in self.sums:
-            self.sums[step] = self._summed(parts)
-        total = torch.zeros(len(self.slots), dtype=torch.float64)
-        for name in sorted(self.sums[step]):
-            total += squares_by_slot(*self.sums[step][name], self.slots)
-        return total
+            sums, squares = self._summed(parts), torch.zeros(len(self.slots), dtype=torch.float64)
+            for name in sorted(sums):
+                squares += squares_by_slot(*sums[name], self.slots)
+            self.sums[step] = sums, squares
+        return self.sums[step][1]
 
     def copy(self) -> PieceContents:
         tables = {name: _stored(store, store.in_slots(self.slots)) for name, store in self.stores.items()}

@@ -413,11 +413,11 @@ class AnyEpoch(RowServer[Part]):
 class AnyStep(RowServer[Part]):
     """Answers pulls with the rows that it has."""
 
-    def _answer_pulls(self, piece: int) -> list[Sent]:
+    def _answer_pulls(self, piece: int, keys: Sequence[tuple[int, int, int]]) -> list[Sent]:
         own = self._pieces[piece]
         own.waiting = {key: replace(pull, step=own.log.applied + 1) for key, pull in own.waiting.items()}
         asked = {key: pull.step for key, pull in own.waiting.items()}
-        answers = super()._answer_pulls(piece)
+        answers = super()._answer_pulls(piece, keys)
         steps = {(rank, number): key_step for (key_step, rank, number) in asked}
         return [
             (receiver, replace(rows, step=steps[rows.rank, rows.number]))
