@@ -72,6 +72,7 @@ def job(
     params: str = "none",
     staleness: int = 0,
     warmup: int = 0,
+    warmup_data: float = 1.0,
 ) -> oc.Job:
     return oc.Job(
         model=lambda: ClickModel(width, lr),
@@ -82,7 +83,7 @@ def job(
         schedule=oc.linear(warmup=10),
         clip=5.0,
         global_batch=batch,
-        params=oc.Params(params, staleness=staleness, warmup=warmup),
+        params=oc.Params(params, staleness=staleness, warmup=warmup, warmup_data=warmup_data),
         steps=steps,
         metrics={"auc": oc.metric.auc()},
         evaluate=oc.Evaluate(lambda: Visits(100_000, 105_000, topics, ads), every=100, watch="auc", better="higher"),

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from onecurve.data.loader import Reader, TrainingBatches
 from onecurve.data.order import Order
+from onecurve.data.warmup_order import WarmUpOrder
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
@@ -32,6 +33,8 @@ def open_data(job: Job) -> TrainingData:
     """Build the job's training dataset and its sample order."""
     dataset = open_dataset(job.data, "data")
     order = Order([len(dataset)], job.seed)
+    if job.warmup_samples:
+        order = WarmUpOrder(order, job.warmup_samples, job.staleness.warmup_data)
     return TrainingData(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))
 
 

@@ -174,7 +174,12 @@ class Job:
     @property
     def staleness(self) -> Staleness:
         """How many of the latest updates the rows of embedding tables lack."""
-        return Staleness(self._params.staleness, self._params.warmup)
+        return Staleness(self._params.staleness, self._params.warmup, self._params.warmup_data)
+
+    @property
+    def warmup_samples(self) -> int:
+        """Samples of a warm-up after which the data begins anew."""
+        return self.staleness.warmup * self.global_batch if self.staleness.warmup_data < 1 else 0
 
     @property
     def _params(self) -> Params:
@@ -198,7 +203,7 @@ class Job:
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
-        samples_left = max(0, math.ceil(self.epochs * samples) - position)
+        samples_left = max(0, math.ceil(self.epochs * samples) + self.warmup_samples - position)
         return step - (-samples_left // self.global_batch)
 
     def lr_factor(self, step: int, steps: int) -> float:

@@ -21,6 +21,8 @@ class Params:
             on servers, while other steps run. The gradient norm that `clip` limits then leaves the tables out. The
             result does not depend on who holds the rows. Default: 0.
         warmup: The first steps, in which rows lack no update. Default: 0.
+        warmup_data: Part of the data that these steps use, again and again; then the data begins anew. With `epochs`,
+            the steps of the warm-up come in addition. Default: 1.0, they are the first steps on all data.
         replicas: Copies of each row, 1 or 2, on different servers. With two, the training goes on when a server dies,
             and computes the same. Default: 2.
         tls: Folder with `ca.pem`, `cert.pem` and `key.pem`, with which connections to servers on other machines are
@@ -34,6 +36,7 @@ class Params:
     address: str = "none"
     staleness: int = 0
     warmup: int = 0
+    warmup_data: float = 1.0
     replicas: int = 2
     tls: str | None = None
 
@@ -52,6 +55,12 @@ class Params:
         if self.warmup and not self.staleness:
             raise OnecurveError(
                 f"Params: warmup={self.warmup} has no effect without staleness; set staleness, or leave it out"
+            )
+        if not isinstance(self.warmup_data, int | float) or not 0 < self.warmup_data <= 1:
+            raise OnecurveError(f"Params: warmup_data must be above 0 and at most 1, got {self.warmup_data!r}")
+        if self.warmup_data < 1 and not self.warmup:
+            raise OnecurveError(
+                f"Params: warmup_data={self.warmup_data:g} has no effect without warmup; set warmup too"
             )
         if self.replicas not in (1, 2) or isinstance(self.replicas, bool):
             raise OnecurveError(f"Params: replicas must be 1 or 2, got {self.replicas!r}")

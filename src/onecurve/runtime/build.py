@@ -31,7 +31,6 @@ from onecurve.device.device import (
 )
 from onecurve.device.world import World
 from onecurve.job.job import Job
-from onecurve.job.staleness import Staleness
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
@@ -43,7 +42,11 @@ from onecurve.runtime.assembly import (
     assemble,
     assemble_manual,
 )
-from onecurve.runtime.changed_job import refuse_change_without_checkpoints, refuse_change_without_effect
+from onecurve.runtime.changed_job import (
+    refuse_change_of_warmup,
+    refuse_change_without_checkpoints,
+    refuse_change_without_effect,
+)
 from onecurve.runtime.checkpoints import Checkpoints, KeptMemory, Resumed, refuse_changed_job
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.first_rank import derive_on_first_rank, share_facts
@@ -156,7 +159,7 @@ class RunBuilder:
         if assembly.tables is not None:
             names = ", ".join(assembly.tables.names)
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
-            warnings.append(_staleness_text(job.staleness))
+            warnings.append(job.staleness.note)
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()
@@ -280,6 +283,7 @@ class RunBuilder:
         refuse_change_without_checkpoints(
             settings.change, has_folder=settings.out is not None, saves=job.save is not None
         )
+        refuse_change_of_warmup(settings.change, job.warmup_samples)
         starts_over = settings.fresh or "global_batch" in settings.change
         local_ranks = ranks_on_visible_devices(world.local_size)
         _validate(plan, job, host, local_ranks, None if starts_over else settings.out)
@@ -320,19 +324,6 @@ def _resume(
         checkpoints.remove_all()
         return None
     return checkpoints.resume(lambda: saved_tensors(assembly.part), rows)
-
-
-def _staleness_text(staleness: Staleness) -> str:
-    """Say what a staleness changes; empty if there is none."""
-    if not staleness.steps:
-        return ""
-    lack = (
-        "the update of the step before"
-        if staleness.steps == 1
-        else f"the updates of the {staleness.steps} steps before"
-    )
-    begin = f"after {staleness.warmup} steps of warm-up, " if staleness.warmup else ""
-    return f"{begin}their rows lack {lack}, and the gradient norm leaves them out (staleness={staleness.steps})"
 
 
 def _changes_text(resumed: Resumed) -> str:

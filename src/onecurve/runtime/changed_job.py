@@ -43,6 +43,14 @@ def changed_fields(
     return changed
 
 
+def refuse_change_of_warmup(change: Collection[str], warmup_samples: int) -> None:
+    """Raise OnecurveError if it would not be known any more where in the data a warm-up has ended."""
+    if "global_batch" in change and warmup_samples:
+        raise OnecurveError(
+            "--change global_batch: not possible with Params(warmup_data=…), whose samples depend on it"
+        )
+
+
 def refuse_change_without_checkpoints(change: Collection[str], has_folder: bool, saves: bool) -> None:
     """Raise OnecurveError if the run has no checkpoints at all, so that it cannot be continued."""
     if change and not (has_folder and saves):
