@@ -32,9 +32,14 @@ def time_rows(table: EmbeddingTable) -> RowCosts:
 
     return RowCosts(
         lookup=measured(lambda ids, _: store.get(ids)),
-        merge=measured(lambda ids, gradients: sum_by_id([(ids, gradients)])),
+        merge=measured(lambda ids, gradients: sum_by_id(_of_two_ranks(ids, gradients))),
         update=measured(lambda ids, gradients: store.update(ids, gradients, 0.0, 1)),
     )
+
+
+def _of_two_ranks(ids: torch.Tensor, gradients: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    half = ids.numel() // 2
+    return [*zip(ids.split(half), gradients.split(half), strict=True)]
 
 
 def _seconds(work: Callable[[torch.Tensor, torch.Tensor], object], ids: torch.Tensor, width: int) -> float:
