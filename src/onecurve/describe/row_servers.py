@@ -15,6 +15,11 @@ class RowServerAddress:
     tls: str = ""
     """Folder with the certificates for connections; empty if they are not encrypted."""
 
+    @property
+    def is_etcd(self) -> bool:
+        """True if the service is etcd, which may be away for a time; a launcher's is gone with it."""
+        return "://" in self.service
+
     @staticmethod
     def of_etcd(address: str, tls: str) -> "RowServerAddress":
         """Servers that agree through etcd. Who may connect is decided by certificates, not by a key."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.device.reserved_memory import reserve
 
 _MAP_FIXED = 0x10  # of Linux's mmap; Python does not name it
@@ -23,6 +24,7 @@ class SpillFile:
     def __init__(self, folder: Path, memory: int) -> None:
         """`memory`: bytes of the array that are in memory. Raises OSError if the folder cannot be written."""
         self.memory = -(-memory // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._folder = folder
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the array is used
         self._allocated = 0
 
@@ -30,18 +32,26 @@ class SpillFile:
         """Return an array of zeros. Call `allocate` before something is written into it. One per file."""
         array = reserve(shape, dtype)
         if (in_file := array.nbytes - self.memory) > 0:
-            os.ftruncate(self._file.fileno(), in_file)
-            begin = array.ctypes.data + self.memory
-            libc = ctypes.CDLL(None, use_errno=True)
-            libc.mmap.restype = ctypes.c_void_p
-            libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-            access = mmap.PROT_READ | mmap.PROT_WRITE
-            found = libc.mmap(begin, in_file, access, mmap.MAP_SHARED | _MAP_FIXED, self._file.fileno(), 0)
-            if found != begin:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-            libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-            libc.madvise(begin, in_file, mmap.MADV_RANDOM)  # a row says nothing about its neighbours
+            try:
+                self._map(array.ctypes.data + self.memory, in_file)
+            except OSError as error:
+                raise OnecurveError(
+                    f"{self._folder}: no file of {in_file:,} bytes can be used there ({error.strerror})"
+                ) from None
         return array
+
+    def _map(self, begin: int, nbytes: int) -> None:
+        """Have the file at an address, which is reserved."""
+        os.ftruncate(self._file.fileno(), nbytes)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        access = mmap.PROT_READ | mmap.PROT_WRITE
+        found = libc.mmap(begin, nbytes, access, mmap.MAP_SHARED | _MAP_FIXED, self._file.fileno(), 0)
+        if found != begin:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        libc.madvise(begin, nbytes, mmap.MADV_RANDOM)  # a row says nothing about its neighbours
 
     def allocate(self, nbytes: int) -> None:
         """Have space for so many bytes of the array. Raises OSError if the disk is full: later it would be too late."""

@@ -52,8 +52,11 @@ class Background:
     def wait(self, future: "Future[Result]") -> Result:
         """Wait for a result."""
         while True:
-            with suppress(TimeoutError):
+            try:
                 return future.result(_LOOK_SECONDS)
+            except TimeoutError:
+                if future.done():  # it is the work that has raised it
+                    raise
             self._check()
 
     @property

@@ -39,7 +39,7 @@ def time_rows(table: EmbeddingTable) -> RowCosts:
 
 def _of_two_ranks(ids: torch.Tensor, gradients: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
     half = ids.numel() // 2
-    return [*zip(ids.split(half), gradients.split(half), strict=True)]
+    return [(ids[:half], gradients[:half]), (ids[half:], gradients[half:])]
 
 
 def _seconds(work: Callable[[torch.Tensor, torch.Tensor], object], ids: torch.Tensor, width: int) -> float:

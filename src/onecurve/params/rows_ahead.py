@@ -40,14 +40,17 @@ class RowsAhead:
         self._asked: dict[str, list[Tensor]] = {}
         self._steps: dict[int, _StepRows] = {}
 
-    def rows(self, step: int, table: str, ids: Tensor) -> Tensor | None:
-        """Return rows of a step; None if those of this step were not fetched ahead."""
+    def rows(self, step: int, table: str, ids: Tensor, padding: int | None = None) -> Tensor | None:
+        """Return rows of a step; None if those of this step were not fetched ahead. `padding`: an id whose row does not
+        matter. Other micro-batches than those that were fetched for may have it."""
         if self._inputs is None:
             self._asked.setdefault(table, []).append(ids)
         if step not in self._steps:
             return None
         try:
-            return self._steps[step].get(table, ids)
+            real = ids != padding if padding is not None else torch.ones_like(ids, dtype=torch.bool)
+            rows = self._steps[step].get(table, ids[real])
+            return rows.new_zeros(ids.numel(), rows.shape[1]).index_copy_(0, real.nonzero().squeeze(1), rows)
         except UnknownIdsError:
             raise OnecurveError(
                 f"table {table!r}: forward asks for ids that were not known when the rows of this step were fetched; "
@@ -94,21 +97,25 @@ class RowsAhead:
                 states = own.rows.new_empty(own.ids.numel(), 0)
                 yield ahead_name(name, later - step), TableParts.by_slot(own.ids, own.rows, states)
 
-    def load(self, step: int, count: int, read: ReadRows) -> None:
+    def load(self, step: int, count: int, read: ReadRows) -> Exception | None:
         """Take the rows of the next `count` steps from a checkpoint of this step. Those that it does not have are
-        fetched as they are."""
+        fetched as they are. Return what `read` has raised: the other ranks wait for this one until the end."""
         self._steps.clear()
-        own = owned_slots(self._rank, self._ranks)
+        own, error = owned_slots(self._rank, self._ranks), None
         for ahead in range(1, count + 1):
             names = {ahead_name(name, ahead): name for name in self._tables}
             found: dict[str, list[tuple[Tensor, Tensor]]] = {}
-            for name, ids, rows, _ in read([*names], own):
-                found.setdefault(names[name], []).append((ids, rows.to(self._dtype)))
+            try:
+                for name, ids, rows, _ in read([*names], own):
+                    found.setdefault(names[name], []).append((ids, rows.to(self._dtype)))
+            except Exception as raised:
+                error = raised
             # A rank may own no row of a step that the others have rows of.
             if broadcast_first_text(self._group, "found" if found else ""):
                 self._steps[step + ahead] = _LoadedRows(
                     {name: self._joined(name, found.get(name, [])) for name in self._tables}, self._group
                 )
+        return error
 
     def _joined(self, table: str, parts: Sequence[tuple[Tensor, Tensor]]) -> RowsById:
         nothing = torch.empty(0, dtype=torch.int64), torch.empty(0, self._tables[table].width, dtype=self._dtype)

@@ -31,10 +31,9 @@ def ids_in(inputs: TableInputs, rounds: Sequence[MicroBatch]) -> dict[str, Tenso
 
 
 def _inputs_with(asked: Tensor, inputs: Mapping[str, Tensor]) -> list[str]:
-    """The inputs whose ids are those that were asked for: each alone, or together."""
+    """The inputs whose ids are among those that were asked for, if together they have them all. One of them may have
+    been among them by chance: it is better to fetch too many rows than too few."""
     within = {name: ids for name, ids in inputs.items() if ids.numel() and bool(torch.isin(ids, asked).all())}
-    if equal := [name for name, ids in within.items() if ids.numel() == asked.numel()]:
-        return equal
     return [*within] if torch.equal(_distinct(within.values()), asked) else []
 
 

@@ -88,17 +88,17 @@ class Tables:
     def rows(self, table: EmbeddingTable, ids: Tensor, device: torch.device) -> Tensor:
         if torch._C._current_graph_task_id() != -1:
             return self._taken_before(table, ids)
-        rows = self._rows_now(table.table, ids).to(device)
+        rows = self._rows_now(table, ids).to(device)
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self._taken.append(_Taken(table, ids, rows))
         return rows
 
-    def _rows_now(self, table: str, ids: Tensor) -> Tensor:
+    def _rows_now(self, table: EmbeddingTable, ids: Tensor) -> Tensor:
         if self._step is None or not self.staleness.steps:
-            return self.fetch(table, ids)
-        rows = self.ahead.rows(self._step, table, ids)
-        return self.fetch(table, ids) if rows is None else rows
+            return self.fetch(table.table, ids)
+        rows = self.ahead.rows(self._step, table.table, ids, table.padding_idx)
+        return self.fetch(table.table, ids) if rows is None else rows
 
     def _taken_before(self, table: EmbeddingTable, ids: Tensor) -> Tensor:
         """The rows that the forward took which is being recomputed. The other ranks may not ask at the same time."""

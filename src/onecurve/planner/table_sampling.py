@@ -51,7 +51,7 @@ def sample_tables(job: Job, data: TrainingData, time_rows: TimeRows, chunk: int)
         deferred = defer_init(job.model, job.seed)
         model = deferred.module.eval()
         Materializer(deferred.recorder, _HOST, torch.float32).materialize(model)
-        seen = _count(model, data, chunk)
+        seen = _count(model, data, chunk, job.warmup_samples)
     samples = min(data.steps * job.global_batch, data.order.size)
     return tuple(
         TableUse(
@@ -67,8 +67,9 @@ def sample_tables(job: Job, data: TrainingData, time_rows: TimeRows, chunk: int)
     )
 
 
-def _count(model: nn.Module, data: TrainingData, chunk: int) -> dict[int, dict[str, int]]:
-    """The number of distinct ids of each table after 1, 2, 4, ... samples, and after all that were read."""
+def _count(model: nn.Module, data: TrainingData, chunk: int, start: int) -> dict[int, dict[str, int]]:
+    """The number of distinct ids of each table after 1, 2, 4, ... samples, and after all that were read. `start`: the
+    position of the first of them."""
     names, counter = list(tables_of(model)), _IdCounter()
     connect(model, counter)
     found: dict[int, dict[str, int]] = {}
@@ -77,7 +78,7 @@ def _count(model: nn.Module, data: TrainingData, chunk: int) -> dict[int, dict[s
     while end < limit and time.monotonic() - begun < _MAX_SECONDS:
         begin, end = end, min(limit, max(1, min(2 * end, end + chunk)))
         with torch.no_grad():
-            data.micro(begin, end).to(_HOST, torch.float32).forward(model)
+            data.micro(start + begin, start + end).to(_HOST, torch.float32).forward(model)
         if end & (end - 1) == 0:
             found[end] = {name: counter.count(name) for name in names}
     found[end] = {name: counter.count(name) for name in names}

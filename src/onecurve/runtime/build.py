@@ -43,7 +43,7 @@ from onecurve.runtime.assembly import (
     assemble_manual,
 )
 from onecurve.runtime.changed_job import (
-    refuse_change_of_warmup,
+    refuse_change_of_stale_batches,
     refuse_change_without_checkpoints,
     refuse_change_without_effect,
 )
@@ -283,7 +283,7 @@ class RunBuilder:
         refuse_change_without_checkpoints(
             settings.change, has_folder=settings.out is not None, saves=job.save is not None
         )
-        refuse_change_of_warmup(settings.change, job.warmup_samples)
+        refuse_change_of_stale_batches(settings.change, job.staleness.steps)
         starts_over = settings.fresh or "global_batch" in settings.change
         local_ranks = ranks_on_visible_devices(world.local_size)
         _validate(plan, job, host, local_ranks, None if starts_over else settings.out)

@@ -43,11 +43,12 @@ def changed_fields(
     return changed
 
 
-def refuse_change_of_warmup(change: Collection[str], warmup_samples: int) -> None:
-    """Raise OnecurveError if it would not be known any more where in the data a warm-up has ended."""
-    if "global_batch" in change and warmup_samples:
+def refuse_change_of_stale_batches(change: Collection[str], staleness: int) -> None:
+    """Raise OnecurveError if a checkpoint has rows for the batches of the next steps, which would become others."""
+    if "global_batch" in change and staleness:
         raise OnecurveError(
-            "--change global_batch: not possible with Params(warmup_data=…), whose samples depend on it"
+            f"--change global_batch: not possible with staleness={staleness}: the checkpoint has the rows of the next "
+            "batches as they were planned"
         )
 
 

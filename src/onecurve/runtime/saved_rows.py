@@ -96,9 +96,10 @@ class SavedRows:
                 since.append(holder.load(read_base, self._reader(checkpoint), updates))
             except (CorruptedError, OSError) as error:  # the other ranks load the other tables together with this one
                 errors.append(error)
+        if damage := self._tables.ahead.load(step, self._tables.staleness.steps, self._reader(checkpoint)):
+            errors.append(damage)
         if errors:
             raise errors[0]
-        self._tables.ahead.load(step, self._tables.staleness.steps, self._reader(checkpoint))
         self._base = base.name if base is not None else checkpoint.name if can_be_base else ""
         self._since, self._full_save = tuple(since), None
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from onecurve.coordination.coordination import Coordination
+from onecurve.coordination.errors import UnreachableError
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.describe.slots import SLOTS
@@ -24,7 +25,7 @@ from onecurve.servers.settings import RowSettings
 from onecurve.servers.view_follower import SERVERS_PREFIX, VIEW_KEY, decoded_server, decoded_view, encoded
 
 CREW_KEY = "rows/crew"
-_ALONE_SECONDS = 5.0
+_ALONE_SECONDS = 8.0
 """If no server lives for so long, none will come back with its rows."""
 _START_SECONDS = 120.0
 """Servers start within this time. The first one on a machine compiles kernels."""
@@ -87,13 +88,15 @@ class RankServers:
 
     def report_dead(self, name: str) -> None:
         """Nobody listens at the address of a server: others take its place."""
-        if name not in self._reported:
+        if name not in self._reported and self._coordination is not None:
             self._reported.add(name)
-            self._do(self._delete(SERVERS_PREFIX + name))
+            asyncio.run_coroutine_threadsafe(self._delete(name, self._coordination), self._loop)
 
-    async def _delete(self, key: str) -> None:
-        assert self._coordination is not None
-        await self._coordination.delete(key)
+    async def _delete(self, name: str, coordination: Coordination) -> None:
+        try:
+            await coordination.delete(SERVERS_PREFIX + name)
+        except UnreachableError:
+            self._reported.discard(name)  # it is reported again
 
     def connect(self, address: str, name: str) -> socket.socket:
         """Connect to a server, by this name."""
@@ -141,13 +144,25 @@ class RankServers:
             self._alone_since = time.monotonic()
             self._changed.notify_all()
         try:
-            async for changes in await coordination.watch("rows/"):
-                with self._changed:
-                    for change in changes:
-                        self._take(change.key, change.value)
-                    self._changed.notify_all()
+            while True:
+                try:
+                    await self._watch(coordination)
+                    return
+                except UnreachableError:
+                    if self._view is None or not self._address.is_etcd:
+                        raise
+                    await asyncio.sleep(_LOOK_SECONDS)  # etcd comes back; servers go on without it
         finally:
             await coordination.close()
+
+    async def _watch(self, coordination: Coordination) -> None:
+        """Follow all keys until the watch is closed."""
+        self._living.clear()  # a watch begins with all keys that there are
+        async for changes in await coordination.watch("rows/"):
+            with self._changed:
+                for change in changes:
+                    self._take(change.key, change.value)
+                self._changed.notify_all()
 
     def _take(self, key: str, value: str | None) -> None:
         if key == VIEW_KEY and value is not None:
@@ -166,6 +181,8 @@ class RankServers:
             try:
                 return future.result(_LOOK_SECONDS)
             except TimeoutError:
+                if future.done():  # it is the work that has raised it
+                    raise
                 self._raise_error()  # the thread may have ended without doing it
             except CancelledError:
                 self._thread.join()

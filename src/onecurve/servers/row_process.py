@@ -10,11 +10,14 @@ import logging
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from onecurve.coordination.errors import UnreachableError
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import ServerOrder
 from onecurve.device.parent_process import die_with_parent
@@ -35,6 +38,7 @@ from onecurve.servers.view_follower import ViewFollower
 _NOBODY = RowCrew(0, 0)
 """The crew before the first one."""
 _VIEW_SECONDS = 10.0
+_RETRY_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +70,9 @@ class RowProcess:
         port = listener.sockets[0].getsockname()[1]
         coordination = await connect_service(order.address)
         registration = Registration(coordination, order.name, ServerAddress(f"{order.listen}:{port}", order.machine))
-        self._follower = ViewFollower(order.name, coordination, self._take_view, registration.note_forgotten)
+        self._follower = ViewFollower(
+            order.name, coordination, self._take_view, registration.note_forgotten, order.address.is_etcd
+        )
         await registration.begin()
         on_ready(registration.server.address)
 
@@ -98,7 +104,7 @@ class RowProcess:
         if self._is_leaving:
             self._has_left.set()
         else:
-            self._spawn(leave())
+            self._spawn(leave)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -153,14 +159,22 @@ class RowProcess:
 
     def _on_joined(self, epoch: int, joined: Mapping[int, str]) -> None:
         assert self._follower is not None
-        self._spawn(self._follower.take_part(epoch, joined))
+        self._spawn(partial(self._follower.take_part, epoch, joined))
 
     def _on_dead(self, name: str) -> None:
         assert self._follower is not None
-        self._spawn(self._follower.report_dead(name))
+        self._spawn(partial(self._follower.report_dead, name))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Do something, and again as long as the service cannot be reached."""
+
+        async def repeat() -> None:
+            while True:
+                with suppress(UnreachableError):
+                    return await work()
+                await asyncio.sleep(_RETRY_SECONDS)
+
+        task = asyncio.create_task(repeat())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

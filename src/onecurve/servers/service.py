@@ -9,7 +9,7 @@ from onecurve.describe.row_servers import RowServerAddress
 
 async def connect_service(address: RowServerAddress) -> Coordination:
     """Connect to the service."""
-    if "://" in address.service:
+    if address.is_etcd:
         url, _, name = address.service.rpartition("/")
         return EtcdCoordination(EtcdAddress.parse(url), name)
     host, _, port = address.service.rpartition(":")

@@ -11,11 +11,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.entry import Change
+from onecurve.coordination.errors import UnreachableError
 from onecurve.coordination.watch import Watch
 from onecurve.describe.errors import OnecurveError
 from onecurve.params.view import ServerAddress, View
@@ -23,8 +25,9 @@ from onecurve.params.view_changes import lost_slots, next_move, taking_part, wit
 
 VIEW_KEY, SERVERS_PREFIX = "rows/view", "rows/servers/"
 
-_GRACE_SECONDS = 1.0
-"""Servers that live have said so in this time after the service is back."""
+_GRACE_SECONDS = 4.0
+"""Servers that live have said so in this time after the service is back: an attempt to reach it takes up to 3."""
+_RETRY_SECONDS = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +53,11 @@ class ViewFollower:
         coordination: Coordination,
         on_view: Callable[[View], None],
         on_forgotten: Callable[[], None] = lambda: None,
+        waits: bool = False,
     ) -> None:
         """`name`: of this server. `on_view`: told every new view. `on_forgotten`: told that the key of this server was
-        deleted, although others have not taken its place."""
+        deleted, although others have not taken its place. `waits`: a service that cannot be reached will come back."""
+        self._waits = waits
         self._name, self._coordination, self._on_view = name, coordination, on_view
         self._on_forgotten = on_forgotten
         self._patient_until = 0.0
@@ -67,10 +72,16 @@ class ViewFollower:
         """Follow until the service is closed. Raises an OnecurveError if this server was taken for dead."""
         while self._begins_anew:
             self._begins_anew = False
-            self._watch = await self._coordination.watch("rows/")
-            self._servers.clear()  # the watch begins with all keys that there are
-            async for changes in self._watch:
-                await self._take(changes)
+            try:
+                self._watch = await self._coordination.watch("rows/")
+                self._servers.clear()  # the watch begins with all keys that there are
+                async for changes in self._watch:
+                    await self._take(changes)
+            except UnreachableError:
+                if not self._waits:
+                    raise
+                self._begins_anew = True
+                await asyncio.sleep(_RETRY_SECONDS)
 
     async def _take(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -108,7 +119,8 @@ class ViewFollower:
         if self._watch is not None:  # its connection may be one that nobody else knows any more
             self._watch.close()
         await asyncio.sleep(_GRACE_SECONDS)
-        await self._improve()
+        with suppress(UnreachableError):  # it is away again, and will be watched again
+            await self._improve()
 
     def _refuse_removal(self, view: View) -> None:
         """Raise an error if this server had a place in the view, and has none in this one without asking for that."""

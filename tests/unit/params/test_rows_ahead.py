@@ -46,6 +46,12 @@ def test_ids_that_are_no_inputs_are_not_known(ids: list[int]) -> None:
     assert learn_inputs(asked(item=ids), [micro(USERS, ITEMS)])[1] == ["item"]
 
 
+def test_inputs_of_one_table_are_found_although_one_has_all_ids_by_chance() -> None:
+    both = [micro(torch.tensor([1, 2, 1]), ITEMS)]
+    found, _ = learn_inputs(asked(item=[1, 2, 7]), both)
+    assert found["item"] == ["['user']", "['history']['items']"], "users might be asked for too, and have others later"
+
+
 class Counter:
     """Rows whose values say how many updates there were."""
 
@@ -116,6 +122,25 @@ def test_rows_of_later_steps_are_saved_and_loaded() -> None:
         assert rows is not None
         assert torch.equal(rows[:, 0], ids.float())
     assert dict(loaded.parts_to_save(8))["user+1"].ids.tolist() == saved["user+2"].ids.tolist()
+
+
+def test_damage_is_returned_when_all_steps_were_read() -> None:
+    read_steps = list[str]()
+
+    def read(tables: Sequence[str], _: range) -> Iterator[tuple[str, Tensor, Tensor, Tensor]]:
+        read_steps.extend(tables)
+        raise OSError("damaged")
+
+    assert str(rows_ahead(Counter()).load(7, 2, read)) == "damaged"
+    assert read_steps == ["user+1", "user+2"], "other ranks wait for this one in each step"
+
+
+def test_padding_need_not_have_been_fetched() -> None:
+    ahead = rows_ahead(Counter())
+    step(ahead, 1, {2: [micro(USERS, ITEMS)]})
+    rows = ahead.rows(2, "user", torch.tensor([-9, 5, 900]), padding=-9)
+    assert rows is not None
+    assert rows[:, 0].tolist() == [0.0, 5.0, 900.0]
 
 
 def test_rows_are_found_by_id() -> None:
