@@ -8,6 +8,7 @@ from onecurve.describe.record import EvaluationRecord
 from onecurve.job.job import Evaluate
 from onecurve.runtime.changed_job import (
     changed_fields,
+    refuse_change_of_stale_batches,
     refuse_change_without_checkpoints,
     refuse_change_without_effect,
 )
@@ -99,3 +100,10 @@ def test_a_run_that_stopped_early_needs_more_patience() -> None:
         best.add(EvaluationRecord(step, loss, {}, 8, 0.1))
     with pytest.raises(OnecurveError, match=r"lr 0\.1 → 0\.2: the run has stopped early, .*increase patience"):
         refuse_change_without_effect([LR], best, 4, 8)
+
+
+def test_the_batch_of_a_run_whose_rows_were_fetched_ahead_cannot_be_changed() -> None:
+    refuse_change_of_stale_batches(["global_batch"], staleness=0)
+    refuse_change_of_stale_batches(["lr"], staleness=2)
+    with pytest.raises(OnecurveError, match="--change global_batch: not possible with staleness=2"):
+        refuse_change_of_stale_batches(["global_batch", "lr"], staleness=2)
