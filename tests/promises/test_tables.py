@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import onecurve as oc
-from harness import JOBS, python
+from harness import JOBS, SMALL, python
 from onecurve.runs.folder import records_file
 
 CLICKS = JOBS / "clicks.py"
@@ -87,6 +87,12 @@ def test_ranks_that_process_the_same_samples_are_refused(axis: str) -> None:
 def test_a_pattern_that_matches_no_table_is_refused() -> None:
     with pytest.raises(oc.OnecurveError, match=r"no embedding table of the model matches 'usr' \(it has: user, item\)"):
         oc.check(CLICKS, plans=["replicate2 mb8 tables=usr:replicated"], quiet=True)
+
+
+def test_a_job_without_tables_does_not_import_numba(tmp_path: Path) -> None:
+    program = f"import sys, onecurve as oc; oc.run({SMALL!r}, plan='mb8', out='a'); assert 'numba' not in sys.modules"
+    ended = python("-c", program, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_plan_places_small_and_large_tables(tmp_path: Path) -> None:
