@@ -115,7 +115,7 @@ class RankServers:
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise OnecurveError(f"the row servers cannot be reached: {self._error}")
+            raise _unreachable(self._error)
 
     def _run(self) -> None:
         try:
@@ -184,6 +184,8 @@ class RankServers:
                 if future.done():  # it is the work that has raised it
                     raise
                 self._raise_error()  # the thread may have ended without doing it
+            except UnreachableError as error:  # before the thread has noticed it
+                raise _unreachable(error) from None
             except CancelledError:
                 self._thread.join()
                 self._raise_error()
@@ -234,3 +236,7 @@ class RankServers:
                     return 1
             elif await self._coordination.compare_and_set(CREW_KEY, entry.version, str(int(entry.value) + 1)):
                 return int(entry.value) + 1
+
+
+def _unreachable(error: Exception) -> OnecurveError:
+    return OnecurveError(f"the row servers cannot be reached: {error}")
