@@ -51,13 +51,7 @@ class Background:
 
     def wait(self, future: "Future[Result]") -> Result:
         """Wait for a result."""
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except TimeoutError:
-                if future.done():  # it is the work that has raised it
-                    raise
-            self._check()
+        return wait_for(future, self._check)
 
     @property
     def is_idle(self) -> bool:
@@ -92,3 +86,14 @@ class Background:
 
     def _stop(self) -> None:
         raise ClosedError
+
+
+def wait_for(future: "Future[Result]", check: Callable[[], object]) -> Result:
+    """Wait for a result. `check`: called every now and then; what it raises ends the waiting."""
+    while True:
+        try:
+            return future.result(_LOOK_SECONDS)
+        except TimeoutError:
+            if future.done():  # it is the work that has raised it
+                raise
+        check()

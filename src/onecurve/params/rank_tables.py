@@ -9,7 +9,7 @@ from onecurve.job.embedding import EmbeddingTable
 from onecurve.params.exchange import Exchange
 from onecurve.params.row_store import RowStore
 from onecurve.params.slots import slots_of
-from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts
+from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts, slot_order
 
 
 class RankTables:
@@ -84,8 +84,12 @@ class RankTables:
     def parts_to_save(self, since: int) -> Iterator[tuple[str, TableParts]]:
         for name, store in self.stores.items():
             changed = store.changed_since(since)
-            own = self.exchanges[name].saves(slots_of(store.ids[changed]))
-            yield name, TableParts.by_slot(*store.contents(changed[own]))
+            own = changed[self.exchanges[name].saves(slots_of(store.ids[changed]))]
+            order, ends = slot_order(store.ids[own])
+            yield (
+                name,
+                TableParts(ends, *store.contents(own[order])),
+            )  # rows are copied once: they may be most of memory
 
     def load(self, base: ReadRows | None, newest: ReadRows, updates: int) -> int:
         for store in self.stores.values():

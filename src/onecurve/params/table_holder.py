@@ -29,10 +29,14 @@ class TableParts:
     @staticmethod
     def by_slot(ids: Tensor, rows: Tensor, states: Tensor) -> "TableParts":
         """Order rows by their slots."""
-        slots = slots_of(ids)
-        order = slots.argsort(stable=True)
-        ends = slots.bincount(minlength=SLOTS).cumsum(0)
+        order, ends = slot_order(ids)
         return TableParts(ends, ids[order], rows[order], states[order])
+
+
+def slot_order(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the order of ids by their slots; and for each slot, the number of ids in it and in all slots before."""
+    slots = slots_of(ids)
+    return slots.argsort(stable=True), slots.bincount(minlength=SLOTS).cumsum(0)
 
 
 @dataclass(frozen=True)

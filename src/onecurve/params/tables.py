@@ -149,9 +149,8 @@ class Tables:
             gradients = {name: self._sums.get(name) or self._nothing(name) for name in holder.tables}
             if self.staleness.applies(self._step):
                 holder.send(gradients)
-                squares += sum(
-                    0 * lines.double().sum() for _, lines in gradients.values()
-                )  # not finite if they are not
+                for _, lines in gradients.values():
+                    squares += 0 * lines.double().sum()  # which is not finite if a gradient is not
             else:
                 squares += holder.reduce(gradients)
         self._sums.clear()

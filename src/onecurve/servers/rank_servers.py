@@ -15,6 +15,7 @@ from onecurve.coordination.errors import UnreachableError
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.describe.slots import SLOTS
+from onecurve.params.background import wait_for
 from onecurve.params.row_client import RowsLostError
 from onecurve.params.view import ServerAddress, View
 from onecurve.params.view_changes import first_view
@@ -29,8 +30,7 @@ _ALONE_SECONDS = 8.0
 """If no server lives for so long, none will come back with its rows."""
 _START_SECONDS = 120.0
 """Servers start within this time. The first one on a machine compiles kernels."""
-_LOOK_SECONDS = 0.1
-"""Time between two looks at whether the thread has failed."""
+_RETRY_SECONDS = 0.1
 
 Result = TypeVar("Result")
 
@@ -151,7 +151,7 @@ class RankServers:
                 except UnreachableError:
                     if self._view is None or not self._address.is_etcd:
                         raise
-                    await asyncio.sleep(_LOOK_SECONDS)  # etcd comes back; servers go on without it
+                    await asyncio.sleep(_RETRY_SECONDS)  # etcd comes back; servers go on without it
         finally:
             await coordination.close()
 
@@ -177,19 +177,14 @@ class RankServers:
             self._changed.wait_for(lambda: self._coordination is not None or self._error is not None)
             self._raise_error()
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except TimeoutError:
-                if future.done():  # it is the work that has raised it
-                    raise
-                self._raise_error()  # the thread may have ended without doing it
-            except UnreachableError as error:  # before the thread has noticed it
-                raise _unreachable(error) from None
-            except CancelledError:
-                self._thread.join()
-                self._raise_error()
-                raise
+        try:
+            return wait_for(future, self._raise_error)  # the thread may end without doing it
+        except UnreachableError as error:  # before the thread has noticed it
+            raise _unreachable(error) from None
+        except CancelledError:
+            self._thread.join()
+            self._raise_error()
+            raise
 
     async def _begin_anew(self) -> int:
         """Return the epoch in which the rows begin."""
