@@ -73,6 +73,8 @@ def job(
     staleness: int = 0,
     warmup: int = 0,
     warmup_data: float = 1.0,
+    mode: str = "sync",
+    workers: int = 1,
 ) -> oc.Job:
     return oc.Job(
         model=lambda: ClickModel(width, lr),
@@ -83,7 +85,9 @@ def job(
         schedule=oc.linear(warmup=10),
         clip=5.0,
         global_batch=batch,
-        params=oc.Params(params, staleness=staleness, warmup=warmup, warmup_data=warmup_data),
+        params=oc.Params(
+            params, staleness=staleness, warmup=warmup, warmup_data=warmup_data, mode=mode, workers=workers
+        ),
         steps=steps,
         metrics={"auc": oc.metric.auc()},
         evaluate=oc.Evaluate(lambda: Visits(100_000, 105_000, topics, ads), every=100, watch="auc", better="higher"),

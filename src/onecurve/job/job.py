@@ -172,6 +172,11 @@ class Job:
         return self._params if self._params.has_servers else None
 
     @property
+    def async_workers(self) -> int:
+        """Processes that compute different steps at the same time; 0 if all ranks compute each together."""
+        return self._params.workers if self._params.is_async else 0
+
+    @property
     def staleness(self) -> Staleness:
         """How many of the latest updates the rows of embedding tables lack."""
         return Staleness(self._params.staleness, self._params.warmup, self._params.warmup_data)

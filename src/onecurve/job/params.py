@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from onecurve.describe.errors import OnecurveError
 
@@ -25,6 +26,10 @@ class Params:
             the steps of the warm-up come in addition. Default: 1.0, they are the first steps on all data.
         replicas: Copies of each row, 1 or 2, on different servers. With two, the training goes on when a server dies,
             and computes the same. Default: 2.
+        mode: `"sync"`: all ranks compute each step together. `"async"`: workers compute different steps at the same
+            time, each with weights that lack the updates of the others; the parameters are on the servers too. The loss
+            curve then depends on timing. Default: `"sync"`.
+        workers: Processes that this host starts, for `mode="async"`. `onecurve work` adds others. Default: 1.
         tls: Folder with `ca.pem`, `cert.pem` and `key.pem`, with which connections to servers on other machines are
             encrypted. Default: None.
 
@@ -38,6 +43,8 @@ class Params:
     warmup: int = 0
     warmup_data: float = 1.0
     replicas: int = 2
+    mode: Literal["sync", "async"] = "sync"
+    workers: int = 1
     tls: str | None = None
 
     def __post_init__(self) -> None:
@@ -64,11 +71,37 @@ class Params:
             )
         if self.replicas not in (1, 2) or isinstance(self.replicas, bool):
             raise OnecurveError(f"Params: replicas must be 1 or 2, got {self.replicas!r}")
+        self._check_mode()
+
+    def _check_mode(self) -> None:
+        if self.mode not in ("sync", "async"):
+            raise OnecurveError(f"Params: mode must be 'sync' or 'async', got {self.mode!r}")
+        if not isinstance(self.workers, int) or isinstance(self.workers, bool) or self.workers < 1:
+            raise OnecurveError(f"Params: workers must be an integer of at least 1, got {self.workers!r}")
+        if not self.is_async and self.workers > 1:
+            raise OnecurveError(
+                f"Params: workers={self.workers} has no effect without mode='async'; set it, or use more ranks"
+            )
+        if self.is_async and not self.has_servers:
+            raise OnecurveError(
+                "Params: mode='async' needs servers, which hold the weights for all workers: set address, for example "
+                "'local://2'"
+            )
+        if self.is_async and self.staleness:
+            raise OnecurveError(
+                f"Params: staleness={self.staleness} says exactly which updates rows lack, but with mode='async' that "
+                "depends on timing; use only one of the two"
+            )
 
     @property
     def has_servers(self) -> bool:
         """False if the ranks hold the rows."""
         return self.address != "none"
+
+    @property
+    def is_async(self) -> bool:
+        """True if workers compute different steps at the same time."""
+        return self.mode == "async"
 
     @property
     def is_etcd(self) -> bool:

@@ -1,8 +1,11 @@
 """Optimizers of embedding rows. Each updates only the rows that a step has used."""
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
 
 from onecurve.describe.errors import OnecurveError
 
@@ -85,6 +88,47 @@ class Adam:
 
     def state_width(self, width: int) -> int:
         return 2 * width
+
+
+_STATE_NAMES = {"SGD": (), "Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq")}
+_PLAIN_SETTINGS = {"dampening": 0, "amsgrad": False, "maximize": False}
+"""Settings of those classes that must have these values."""
+_OTHER_KEYS = ("params", "lr", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay")
+"""Entries of a parameter group that do not change what is computed; the class itself implies the last one."""
+
+
+@dataclass(frozen=True)
+class TorchOptimizer:
+    """An optimizer of `torch.optim`, for parameters of a model that are stored as rows."""
+
+    kind: str
+    """Name of the class: SGD, Adam or AdamW."""
+    lr: float
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> "TorchOptimizer":
+        """Take over the settings of a parameter group."""
+        kind = type(optimizer).__name__
+        settings = {name: value for name, value in group.items() if name not in _OTHER_KEYS}
+        wrong = [name for name, value in _PLAIN_SETTINGS.items() if settings.pop(name, value) != value]
+        if not type(optimizer).__module__.startswith("torch.optim") or kind not in _STATE_NAMES or wrong:
+            what = f"{kind} with {', '.join(wrong)}" if wrong else kind
+            raise OnecurveError(
+                f"mode='async': {what} cannot update parameters on servers; use torch.optim's "
+                f"{', '.join(_STATE_NAMES)}, without {', '.join(_PLAIN_SETTINGS)}"
+            )
+        return TorchOptimizer(kind, float(group["lr"]), settings)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What torch calls the tensors of its state, each as large as the parameter."""
+        if self.kind == "SGD" and self.settings.get("momentum"):
+            return ("momentum_buffer",)
+        return _STATE_NAMES[self.kind]
+
+    def state_width(self, width: int) -> int:
+        return len(self.state_names) * width
 
 
 def _check_lr(owner: str, lr: float) -> None:

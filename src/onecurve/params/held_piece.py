@@ -34,8 +34,8 @@ class PieceRows(Protocol[Part]):
 
     def get(self, ids: Any) -> Any: ...
 
-    def read(self, slots: tuple[int, int], since: int, limit: int) -> Any:
-        """All rows of some slots that have changed in this step or later, as many as the limit allows."""
+    def read(self, slots: tuple[int, int], since: int, limit: int, tables: Sequence[str]) -> Any:
+        """All rows of some slots and tables that have changed in this step or later, as many as the limit allows."""
 
     def squares(self, step: int, parts: Sequence[Part]) -> Any:
         """The squares of the gradients of a step, summed over the ranks."""

@@ -40,6 +40,8 @@ class Pull(RankMessage):
     number: int = 0
     """Of the pulls of this step."""
     ids: Any = None
+    may_be_newer: bool = False
+    """True if the rows may have later steps too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,8 @@ class Read(Pull):
     """Only those that have changed in this step or later."""
     limit: int = 0
     """About how many bytes the answer may have."""
+    tables: tuple[str, ...] = ()
+    """Those that are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)

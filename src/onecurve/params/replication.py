@@ -311,7 +311,7 @@ class RowServer(Generic[Part]):
         for key in keys:
             pull = own.waiting.pop(key)
             needed = pull.step - 1
-            if needed == own.log.applied:
+            if needed == own.log.applied or (needed < own.log.applied and pull.may_be_newer):
                 rows = Rows(
                     epoch=self.view.epoch,
                     piece=piece,
@@ -320,7 +320,7 @@ class RowServer(Generic[Part]):
                     step=pull.step,
                     rank=pull.rank,
                     number=pull.number,
-                    rows=own.rows.read(pull.slots, pull.since, pull.limit)
+                    rows=own.rows.read(pull.slots, pull.since, pull.limit, pull.tables)
                     if isinstance(pull, Read)
                     else own.rows.get(pull.ids),
                 )

@@ -32,6 +32,9 @@ _SEND_SECONDS, _SLOWEST_BYTES = 1.0, 1e7
 _READ_LIMIT = 1 << 26
 """Bytes of rows that are read at once."""
 
+RECEIVED_ALL = 1 << 62
+"""As the newest step of which a client has received the rows: no step must wait for it."""
+
 Kind = TypeVar("Kind", bound=Answer)
 
 
@@ -55,7 +58,10 @@ class Views(Protocol):
 
 
 class RowClient:
-    """One per rank and crew. All ranks of the crew must push every step."""
+    """One per rank and crew. All ranks of the crew must push every step.
+
+    Several processes may be the same rank, if each of them pushes other steps.
+    """
 
     def __init__(
         self,
@@ -65,17 +71,19 @@ class RowClient:
         views: Views,
         connect: Callable[[str], socket.socket],
         check: Callable[[], object] = lambda: None,
+        first_pull: int = 0,
     ) -> None:
         """`name`: what servers call this rank. `connect`: address of a server → a connection. `check`: called every now
-        and then while an answer is awaited; what it raises ends the waiting."""
-        self._name, self._rank, self._crew, self._views, self._connect = name, rank, crew, views, connect
+        and then while an answer is awaited; what it raises ends the waiting. `first_pull`: pulls are numbered from
+        here; no two clients of a rank use the same numbers."""
+        self._name, self._rank, self.crew, self._views, self._connect = name, rank, crew, views, connect
         self._check = check
         self._restarts = views.current().restarts
         self._connections: dict[str, _Connection] = {}
         self._selector = selectors.DefaultSelector()
         self.verdicts: dict[int, StepVerdict] = {}
         """On the latest steps."""
-        self._pulls = 0
+        self._pulls = first_pull
         self.received = crew.start
         """The newest step all of whose rows this rank has received."""
         self.points: tuple[int, ...] = ()
@@ -87,8 +95,9 @@ class RowClient:
         for old in [number for number in self.verdicts if number < step - 1]:
             del self.verdicts[old]
 
-    def pull(self, step: int, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the rows of these ids, which are distinct, as they must be for a step."""
+    def pull(self, step: int, ids: Mapping[str, Tensor], may_be_newer: bool = False) -> dict[str, Tensor]:
+        """Return the rows of these ids, which are distinct, as they must be for a step; or, if they may be newer, as
+        they are now, but with all steps before this one."""
         self._pulls += 1
         slots = {name: slots_of(wanted) for name, wanted in ids.items()}
         rows: dict[str, Tensor] = {}
@@ -99,7 +108,7 @@ class RowClient:
 
         def question(begin: int, end: int, about: Mapping[str, Any]) -> Message:
             parts = {name: ids[name].index_select(0, _within(slots[name], begin, end)) for name in ids}
-            return Pull(**about, step=step, number=number, ids=parts)
+            return Pull(**about, step=step, number=number, ids=parts, may_be_newer=may_be_newer)
 
         def take(answer: Rows, begin: int, end: int) -> None:
             for name, values in answer.rows.items():
@@ -134,18 +143,23 @@ class RowClient:
         self._ask(Pushed, step, torch.ones(SLOTS, dtype=torch.bool), question, take, lambda _: True)
         return squares if are_told else None
 
-    def read(self, step: int, slots: range, since: int, limit: int | None = None) -> Iterator[RowsRead]:
-        """Yield all rows of some slots that have changed in the step `since` or later, as they must be for a step.
+    def read(
+        self, step: int, tables: Sequence[str], slots: range, since: int, limit: int | None = None
+    ) -> Iterator[RowsRead]:
+        """Yield all rows of some tables and slots that have changed in the step `since` or later, as they must be for a
+        step.
 
         `limit`: about how many bytes are read at once; 0 to count the rows only.
         """
         begin, limit = slots.start, _READ_LIMIT if limit is None else limit
         while begin < slots.stop:
-            read, end = self._read_from(step, range(begin, slots.stop), since, limit)
+            read, end = self._read_from(step, tables, range(begin, slots.stop), since, limit)
             yield read
             begin = read.end if limit else end
 
-    def _read_from(self, step: int, slots: range, since: int, limit: int) -> tuple[RowsRead, int]:
+    def _read_from(
+        self, step: int, tables: Sequence[str], slots: range, since: int, limit: int
+    ) -> tuple[RowsRead, int]:
         """Read from the piece that has the first of these slots. Return also the first slot that is not in it."""
         self._pulls += 1
         number, found = self._pulls, list[tuple[RowsRead, int]]()
@@ -154,7 +168,7 @@ class RowClient:
 
         def question(_: int, end: int, about: Mapping[str, Any]) -> Message:
             part = slots.start, min(end, slots.stop)
-            return Read(**about, step=step, number=number, slots=part, since=since, limit=limit)
+            return Read(**about, step=step, number=number, slots=part, since=since, limit=limit, tables=tuple(tables))
 
         def take(answer: Rows, _: int, end: int) -> None:
             found.append((msgspec.convert(answer.rows, RowsRead), min(end, slots.stop)))
@@ -201,7 +215,7 @@ class RowClient:
                     wanted[message.piece : piece.end] = False
 
     def _answers(self, message: Kind, step: int, is_ours: Callable[[Kind], bool]) -> bool:
-        return message.step == step and message.crew == self._crew.number and is_ours(message)
+        return message.step == step and message.crew == self.crew.number and is_ours(message)
 
     def _refuse_lost(self, view: View, wanted: Tensor) -> None:
         lost = [
@@ -224,7 +238,7 @@ class RowClient:
             "epoch": view.epoch,
             "sender": self._name,
             "rank": self._rank,
-            "crew": self._crew,
+            "crew": self.crew,
             "received": self.received,
             "points": self.points,
             "verdicts": self.verdicts,

@@ -15,8 +15,9 @@ from onecurve.describe.seed import mix
 from onecurve.describe.slots import SLOTS
 from onecurve.device.reserved_memory import free_address_space, reserve
 from onecurve.device.spill_file import SpillFile
-from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
+from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad, TorchOptimizer
 from onecurve.params.slots import slots_of
+from onecurve.params.torch_rows import updated
 
 if TYPE_CHECKING:
     from onecurve.params.row_kernels import Slab
@@ -109,8 +110,12 @@ class RowStore:
 
         `updates`: updates of the table so far, including this one.
         """
-        self._make_room(ids)
         kernels, optimizer, number = self._kernels, self.table.optimizer, self._number.type
+        if isinstance(optimizer, TorchOptimizer):
+            values = updated(optimizer, self.values(ids), self.table.width, gradients.to(self.dtype), lr, updates)
+            self.put_values(ids, values)
+            return
+        self._make_room(ids)
         arrays = (
             self._slab,
             self.table.width,

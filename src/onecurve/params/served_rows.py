@@ -197,12 +197,12 @@ class ServedRows:
         records = [record.compacted() for record in self.records]
         return PieceContents(tables, self.applied, self.updates, self.points, records)
 
-    def read(self, slots: tuple[int, int], since: int, limit: int) -> RowsRead:
+    def read(self, slots: tuple[int, int], since: int, limit: int, tables: Sequence[str]) -> RowsRead:
         begin, end = max(slots[0], self.slots.start), min(slots[1], self.slots.stop)
         found: dict[str, tuple[RowStore, Tensor, Tensor]] = {}
         sizes = torch.zeros(end - begin, dtype=torch.int64)
         counts: dict[str, tuple[int, int]] = {}
-        for name, store in self.stores.items():
+        for name, store in ((name, self.stores[name]) for name in tables):
             held = store.in_slots(range(begin, end))
             positions = held[store.changed_in(held) >= since]
             counts[name] = positions.numel(), held.numel()
@@ -211,10 +211,10 @@ class ServedRows:
             found[name] = store, positions, of_rows
         # At least one slot, so that whoever reads comes to an end.
         fitting = max(1, int((sizes.cumsum(0) <= limit).sum())) if limit else 0
-        tables = {
+        stored = {
             name: _stored(store, positions[of_rows < fitting]) for name, (store, positions, of_rows) in found.items()
         }
-        return RowsRead(tables, begin + fitting, counts)
+        return RowsRead(stored, begin + fitting, counts)
 
     def drop(self) -> None:
         for store in self.stores.values():

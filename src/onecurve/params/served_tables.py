@@ -18,7 +18,8 @@ from onecurve.job.embedding import EmbeddingTable
 from onecurve.job.initial_rows import initial_rows
 from onecurve.job.row_point import RowPoint, StepVerdict
 from onecurve.params.background import Background
-from onecurve.params.row_client import RowClient, Views
+from onecurve.params.dense_rows import DenseRows
+from onecurve.params.row_client import RECEIVED_ALL, RowClient, Views
 from onecurve.params.served_rows import RowsRead, StoredRows
 from onecurve.params.step_log import RowCrew
 from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts
@@ -57,12 +58,15 @@ class ServedTables:
         seed: int,
         dtype: torch.dtype,
         check: Callable[[], object],
+        dense: DenseRows | None = None,
     ) -> None:
         """`group`: the ranks that process different samples. `check`: called while this rank waits for servers; what it
-        raises ends the waiting."""
+        raises ends the waiting. `dense`: where the parameters are in rows, if workers that are no ranks push the steps:
+        the rows can then not go back."""
         self._tables, self._servers, self._group = tables, servers, group
         self._seed, self._dtype, self._check = seed, dtype, check
         self._rank, self._ranks = (0, 1) if group is None else (group.rank(), group.size())
+        self.dense = dense
         self._client: RowClient | None = None
         self._background = Background(check)
         """Uses the client alone, until all that was begun is done."""
@@ -110,7 +114,7 @@ class ServedTables:
 
     def count(self, table: str, since: int) -> RowCount:
         changed = total = 0
-        for read in self._read(since, limit=0):
+        for read in self._read([table], since, limit=0):
             changed, total = changed + read.counts[table][0], total + read.counts[table][1]
         return RowCount(changed, total)
 
@@ -119,7 +123,7 @@ class ServedTables:
 
     def parts_to_save(self, since: int) -> Iterator[tuple[str, TableParts]]:
         found: dict[str, list[StoredRows]] = {name: [] for name in self._tables}
-        for read in self._read(since):
+        for read in self._read(self.tables, since):
             for name, stored in read.tables.items():
                 found[name].append(stored)
         for name, stored_parts in found.items():
@@ -159,11 +163,13 @@ class ServedTables:
 
     def can_go_back(self, point: RowPoint) -> bool:
         """True if the rows of this point may be on the servers."""
+        if self.dense is not None:
+            return False
         return (point.tables, point.restarts) == (tuple(self._tables), self._servers.current().restarts)
 
     def note_snapshot(self) -> None:
         """The ranks may go back to here. They will not go back to before the snapshot before this one."""
-        if self._client is not None and self._step not in self._points:
+        if self._client is not None and self.dense is None and self._step not in self._points:
             self._background.settle()
             self._points.append(self._step)
             self._client.points = tuple(self._points)
@@ -174,8 +180,56 @@ class ServedTables:
         assert self._client is not None
         for step, verdict in enumerate(point.verdicts, point.step - len(point.verdicts) + 1):
             self._client.decide(step, verdict)
-        for _ in self._read(0, limit=0):
+        for _ in self._read(self.tables, 0, limit=0):
             pass
+
+    # What workers need that are no ranks
+
+    @property
+    def crew(self) -> RowCrew:
+        """Whose steps the servers take."""
+        assert self._client is not None
+        return self._client.crew
+
+    @property
+    def step(self) -> int:
+        """The row steps that are done."""
+        return self._step
+
+    @property
+    def verdicts(self) -> Mapping[int, StepVerdict]:
+        """On the latest of them."""
+        assert self._client is not None
+        return self._client.verdicts
+
+    def load_dense(self, read: ReadRows, updates: int) -> None:
+        """Send the parameters and the states of their optimizers to the servers. From then on, workers push steps."""
+        if error := self._load(read, updates, None):
+            raise error
+        assert self._client is not None
+        self._client.received = RECEIVED_ALL
+
+    def follow(self, step: int, verdicts: Mapping[int, StepVerdict]) -> None:
+        """Go on after this step, which workers have pushed, like all before it. `verdicts`: on the latest ones."""
+        assert self._client is not None
+        self._step, self._client.verdicts = step, dict(verdicts)
+
+    def fill(self, step: int, verdicts: Mapping[int, StepVerdict]) -> None:
+        """Push nothing in a step of a worker that is lost, where its gradients have not arrived."""
+        assert self._client is not None
+        self._client.verdicts = dict(verdicts)
+        self._client.push(step, {})
+
+    def read_dense(self) -> Mapping[str, Tensor]:
+        """Return the rows of all parameters that steps change, with their states, by table and in the order of ids."""
+        assert self.dense is not None
+        ids = self.dense.ids(constant=False)
+        found: dict[str, list[StoredRows]] = {name: [] for name in ids}
+        for read in self._read(list(ids), 0):
+            for name, stored in read.tables.items():
+                found[name].append(stored)
+        joined = {name: StoredRows.joined(parts) for name, parts in found.items()}
+        return {name: stored.values[stored.ids.argsort()] for name, stored in joined.items()}
 
     def close(self) -> None:
         """Let go of the servers."""
@@ -227,27 +281,26 @@ class ServedTables:
         assert self._client is not None
         own = owned_slots(self._rank, self._ranks)
         for number in range(_LOAD_STEPS):
-            part: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in self._tables}
+            part: dict[str, list[tuple[Tensor, Tensor]]] = {}
             slots = owned_part(own, number, _LOAD_STEPS)
             try:
                 for name, ids, rows, states in read(self.tables, slots) if len(slots) and error is None else ():
-                    part[name].append((ids, torch.cat([rows, states], dim=1).to(self._dtype)))
+                    part.setdefault(name, []).append((ids, torch.cat([rows, states], dim=1).to(self._dtype)))
             except Exception as raised:
                 error = raised
             found = {
                 name: (torch.cat([ids for ids, _ in parts]), torch.cat([values for _, values in parts]))
                 for name, parts in part.items()
-                if parts
             }
             self._client.push(self._step + 1, found)
             self._decide(StepVerdict(is_load=True, updates=updates))
         return error
 
-    def _read(self, since: int, limit: int | None = None) -> Iterator[RowsRead]:
+    def _read(self, tables: Sequence[str], since: int, limit: int | None = None) -> Iterator[RowsRead]:
         if self._client is not None:
             self._background.settle()
             own = owned_slots(self._rank, self._ranks)
-            yield from self._client.read(self._step + 1, own, since, limit)
+            yield from self._client.read(self._step + 1, tables, own, since, limit)
 
     def _pull(self, client: RowClient, step: int, ids: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Pull rows; servers are not asked for tables without ids."""

@@ -34,6 +34,7 @@ from onecurve.runtime.row_tables import RowAccess, build_tables
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
+from onecurve.train.update import OptimizerUpdate
 
 if TYPE_CHECKING:
     from onecurve.apply.pipeline import PipelinePart
@@ -80,16 +81,17 @@ def assemble(
     flags: StepFlags | None = None,
     trials: TrialResults | None = None,
     rows: RowAccess | None = None,
+    update: type[OptimizerUpdate] = OptimizerUpdate,
 ) -> Assembly:
     """Build the part and the trainer. Consumes the deferred model. `trials`: what earlier assemblies have found.
-    `rows`: how row servers are reached."""
+    `rows`: how row servers are reached. `update`: what becomes of the gradients."""
     plan = resolved.plan
     trials = trials or TrialResults()
     if isinstance(job.loss, nn.Module):
         job.loss.to(device.torch_device, master_dtype(plan.precision))
     tables = build_tables(deferred.module, plan, mesh, job, rows)
     part = _part(job, resolved, mesh, device, data, deferred, trials, tables)
-    trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags)
+    trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags, update)
     if trials.loss_note is None:
         trials.loss_note = _try_loss(job, plan, part, trainer, data)
     return Assembly(part, trainer, trials.loss_note, tables)

@@ -58,6 +58,7 @@ from onecurve.runtime.run import Run, saved_tensors
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.run_settings import RunSettings
 from onecurve.runtime.saved_rows import SavedRows
+from onecurve.runtime.served_run import note_of_workers, refuse_unsuitable_for_workers
 from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
@@ -117,7 +118,8 @@ class RunBuilder:
         data_rank = plan.mesh.data_rank(world.rank)
         is_first = self._process is None
         if self._process is None:  # forks, so the device must not be in use yet
-            self._process = JobProcess(job, plan, data_rank, loader_workers(seen, world.local_size))
+            workers = 0 if job.async_workers else loader_workers(seen, world.local_size)
+            self._process = JobProcess(job, plan, data_rank, workers)
         else:
             self._process.assign(plan, data_rank)
         process = self._process
@@ -156,10 +158,11 @@ class RunBuilder:
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
         warnings = [*process.model_messages, assembly.note if isinstance(assembly, Assembly) else ""]
-        if assembly.tables is not None:
+        if assembly.tables is not None and assembly.tables.names:
             names = ", ".join(assembly.tables.names)
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
             warnings.append(job.staleness.note)
+        warnings.append(note_of_workers(job))
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()
@@ -189,6 +192,8 @@ class RunBuilder:
                 resumed=resumed.text if resumed is not None else "",
                 changed=_changes_text(resumed) if resumed is not None else "",
                 warning="; ".join(filter(None, warnings)),
+                facts=self._facts,
+                fingerprint=process.fingerprint,
                 start_seconds=watch.seconds(),
                 lock=lock,
                 on_event=settings.on_event,
@@ -219,7 +224,9 @@ class RunBuilder:
         agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
         process.know(share_facts(self._facts, world) if knows_facts else None)
         if self._settings.proof is not None and agenda.proof is not None:  # now, while memory is free
-            self._settings.proof.prove(agenda.proof, self._job, process.data, device, world, self._settings.rows(world))
+            rows = self._settings.rows(world)
+            rows = replace(rows, serves_parameters=False) if rows is not None else None
+            self._settings.proof.prove(agenda.proof, self._job, process.data, device, world, rows)
         return agenda.resolved
 
     def _agenda(self, plan: Plan, process: JobProcess, deferred: DeferredModel) -> RunAgenda:
@@ -257,7 +264,7 @@ class RunBuilder:
             )
         if self._settings.manual:
             return assemble_manual(self._job, resolved.plan, mesh, device, process.data, deferred, flags)
-        rows = settings.rows(world) if resolved.plan.is_served else None
+        rows = settings.rows(world) if resolved.plan.is_served or self._job.async_workers else None
         return assemble(self._job, resolved, mesh, device, process.data, deferred, flags, process.trials, rows)
 
     def _start(
@@ -288,6 +295,7 @@ class RunBuilder:
         local_ranks = ranks_on_visible_devices(world.local_size)
         _validate(plan, job, host, local_ranks, None if starts_over else settings.out)
         _refuse_other_world(plan, world)
+        refuse_unsuitable_for_workers(job, plan)
         if settings.manual:
             refuse_unsupported_manual(job, plan)
         else:

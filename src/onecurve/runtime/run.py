@@ -42,7 +42,8 @@ class Run:
     """
 
     def __init__(self, components: RunComponents) -> None:
-        self._components = components
+        self.components = components
+        """What the run is built from."""
         self.job, self.plan, self.world, self.device = (
             components.job,
             components.plan,
@@ -68,11 +69,11 @@ class Run:
     def __iter__(self) -> Iterator[Batch]:
         """Yield this rank's share of each step. With `backward="mine"` it is already on the device, and the random
         generators are seeded by (seed, step, rank)."""
-        batches = iter(self._components.loaders.training)
-        trainer = self._components.trainer
+        batches = iter(self.components.loaders.training)
+        trainer = self.components.trainer
         while not self._is_stopped:
             if self._readable is not None and isinstance(trainer, Trainer):
-                self._components.straggler.add(self._readable.outcome)
+                self.components.straggler.add(self._readable.outcome)
             begin = time.perf_counter()
             batch = next(batches, None)
             self._data_seconds = time.perf_counter() - begin
@@ -80,7 +81,7 @@ class Run:
                 return
             if isinstance(trainer, ManualTrainer):
                 trainer.begin_step(batch.step)
-                self.device.seed(mix(self.job.seed, batch.step - 1, self._components.data_rank, 3))
+                self.device.seed(mix(self.job.seed, batch.step - 1, self.components.data_rank, 3))
                 batch = Batch(batch.step, [self._part.place(micro) for micro in batch.rounds])
             yield batch
 
@@ -90,19 +91,15 @@ class Run:
             report = self._trainer.step(batch.step, batch.rounds, batch.upcoming)
         except RowsLostError as error:
             raise OnecurveError(f"{error}; {self._how_to_go_on()}") from None
-        now = time.perf_counter()
         self._note(report, late=self.reports_late)
-        seconds = {
-            "data": self._data_seconds,
-            "evaluation": self._evaluation_seconds,
-            "checkpoint": self._checkpoint_seconds,
-            **report.seconds,
-        }
-        report.seconds = {**seconds, "other": now - self._last_end - sum(seconds.values())}
+        self._account(report, {"data": self._data_seconds, **report.seconds}, "other")
         report.memory = self.device.peak_memory()
-        self._last_end = now
-        self._evaluation_seconds = self._checkpoint_seconds = 0.0
         return report
+
+    def count(self, report: StepReport) -> None:
+        """Count a step that a worker has computed."""
+        self._note(report, late=False)
+        self._account(report, {}, "workers")
 
     def backward(self, weighted: Weighted | Tensor) -> None:
         """Add the gradients of a loss: `Weighted(sum, count)`, or one value per sample. For `backward="mine"`.
@@ -121,7 +118,7 @@ class Run:
 
     def evaluate(self) -> EvaluationRecord:
         """Return loss and metrics over the job's evaluation data, each sample once. All ranks must call it."""
-        evaluation = self._components.loaders.evaluation
+        evaluation = self.components.loaders.evaluation
         if evaluation is None or self.best is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
         record = self._trainer.evaluate(self._steps_done, evaluation)
@@ -150,7 +147,8 @@ class Run:
         report = self._readable
         asked = report is not None and report.step > self._checkpoints.begun_step and report.outcome.save
         regroups = report is not None and report.outcome.regroup
-        saves = asked or self._best_improved or self._checkpoints.due(self._steps_done)
+        is_due = self._checkpoints.due(self._steps_done)  # asked also if it is saved anyway: it counts the steps
+        saves = asked or self._best_improved or is_due
         snapshots = report is not None and report.outcome.snapshot
         if saves or (regroups and not self._checkpoints.takes_snapshots):
             self._save_checkpoint()
@@ -160,7 +158,7 @@ class Run:
             self._checkpoints.wait()
             self._pass_on_events()
             barrier()  # until all ranks have kept their part
-            self._components.hand_over()
+            self.components.hand_over()
         self._pass_on_events()
 
     def finish(self) -> None:
@@ -208,7 +206,7 @@ class Run:
         """Replace the weights by those of a checkpoint, to evaluate them."""
         checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
         state = train_state_of(checkpoint)
-        self._components.rows.load(checkpoint, can_be_base=True, step=state.step, updates=state.updates)
+        self.components.rows.load(checkpoint, can_be_base=True, step=state.step, updates=state.updates)
         self._part.drop_gathered()
 
     # What a loop may ask
@@ -216,22 +214,22 @@ class Run:
     @property
     def start_seconds(self) -> Mapping[str, float]:
         """What it took to build the run, by cause."""
-        return self._components.start_seconds
+        return self.components.start_seconds
 
     @property
     def first_step(self) -> int:
         """Steps that were done before this run was started or resumed."""
-        return self._components.state.step
+        return self.components.state.step
 
     @property
     def changes(self) -> tuple[JobChange, ...]:
         """Fields of the job that were changed since the start of the training, oldest first."""
-        return self._components.state.changes
+        return self.components.state.changes
 
     @property
     def last_loss(self) -> float:
         """Loss of the step before the first one of this run; NaN if there is none."""
-        loss = self._components.state.loss
+        loss = self.components.state.loss
         return math.nan if loss is None else loss
 
     @property
@@ -254,37 +252,37 @@ class Run:
             if kind is None:
                 self.finish()
                 if self._is_stopped and self._steps_done < self.steps:
-                    self._components.on_interruption()
+                    self.components.on_interruption()
                 several_steps = self._steps_done > self.first_step + 1
                 if self._checkpoints is not None and several_steps and not self._checkpoint_called:
-                    self._components.on_event(SaveEvent("warning", _NEVER_CALLED))
+                    self.components.on_event(SaveEvent("warning", _NEVER_CALLED))
         finally:
-            if self._components.tables is not None:
-                self._components.tables.close()
+            if self.components.tables is not None:
+                self.components.tables.close()
             if self._checkpoints is not None:
                 self._checkpoints.close()
             if kind is None:
                 self.world.leave()
-            if self._components.lock is not None:
-                self._components.lock.release()
+            if self.components.lock is not None:
+                self.components.lock.release()
 
     # Internals
 
     @property
     def _trainer(self) -> Trainer:
-        if not isinstance(self._components.trainer, Trainer):
+        if not isinstance(self.components.trainer, Trainer):
             raise OnecurveError(
                 "this run was prepared with backward='mine': call run.backward(loss) and run.update(name) instead"
             )
-        return self._components.trainer
+        return self.components.trainer
 
     @property
     def _manual_trainer(self) -> ManualTrainer:
-        if not isinstance(self._components.trainer, ManualTrainer):
+        if not isinstance(self.components.trainer, ManualTrainer):
             raise OnecurveError(
                 "this run calls backward by itself: call run.step(batch), or prepare it with backward='mine'"
             )
-        return self._components.trainer
+        return self.components.trainer
 
     @property
     def _is_stopped(self) -> bool:
@@ -295,6 +293,15 @@ class Run:
         self._readable, self._newest = self._newest if late else report, report
         self._steps_done = report.step
 
+    def _account(self, report: StepReport, seconds: Mapping[str, float], rest: str) -> None:
+        """Complete the seconds of a step by cause, so that they add up to the time since the last one. `rest`: what is
+        left is called so."""
+        now = time.perf_counter()
+        known = {"evaluation": self._evaluation_seconds, "checkpoint": self._checkpoint_seconds, **seconds}
+        report.seconds = {**known, rest: now - self._last_end - sum(known.values())}
+        self._last_end = now
+        self._evaluation_seconds = self._checkpoint_seconds = 0.0
+
     def _save_checkpoint(self) -> None:
         assert self._checkpoints is not None
         self._best_improved = False
@@ -303,11 +310,11 @@ class Run:
     def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState, SavedRows], None]) -> float:
         """Copy what a checkpoint holds; return the seconds that it took."""
         begin = time.perf_counter()
-        self._components.replicas.compare()
+        self.components.replicas.compare()
         self._part.sync_buffers()
-        updates = self._components.trainer.updates.values()
+        updates = self.components.trainer.updates.values()
         optimizer_state = {name: state for update in updates for name, state in update.state().items()}
-        copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state(), self._components.rows)
+        copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state(), self.components.rows)
         seconds = time.perf_counter() - begin
         self._checkpoint_seconds += seconds
         return seconds
@@ -318,7 +325,7 @@ class Run:
         return f"start the run again: it continues from the checkpoint of step {self._checkpoints.saved_step}"
 
     def _train_state(self) -> TrainState:
-        start, trainer = self._components.state, self._components.trainer
+        start, trainer = self.components.state, self.components.trainer
         step = self._steps_done
         position = start.samples_after(step, self.job.global_batch)
         if not isinstance(trainer, Trainer):
@@ -331,15 +338,15 @@ class Run:
             loss_scale=trainer.loss_scale.value,
             good_steps=trainer.loss_scale.good_steps,
             best=self.best.state if self.best is not None else None,
-            updates=self._components.tables.updates if self._components.tables is not None else 0,
-            rows=self._components.rows.point,
+            updates=self.components.tables.updates if self.components.tables is not None else 0,
+            rows=self.components.rows.point,
             changes=start.changes,
         )
 
     def _pass_on_events(self) -> None:
         assert self._checkpoints is not None
         for event in self._checkpoints.take_events():
-            self._components.on_event(event)
+            self.components.on_event(event)
 
 
 def saved_tensors(part: BasePart) -> list[LocalTensor]:

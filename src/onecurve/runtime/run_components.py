@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from onecurve.apply.base_part import BasePart
 from onecurve.checkpoint.saver import SaveEvent
+from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
 from onecurve.device.world import World
@@ -54,6 +55,10 @@ class RunComponents:
     changed: str = ""
     """Which fields of the job were changed for this resume, for a person; empty if none was."""
     warning: str = ""
+    facts: JobFacts
+    """What was found out about the job."""
+    fingerprint: Mapping[str, str]
+    """Which job it is."""
     start_seconds: Mapping[str, float] = field(default_factory=dict)
     """What it took to build the run, by cause: `form` the process group, `build` the part, `load` a checkpoint."""
     lock: RunLock | None = None

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
 
 from onecurve.describe.slots import SLOTS
-from onecurve.job.embedding import EmbeddingTable
-from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
-from onecurve.params.row_store import RowStore, Spill, squares_by_slot
+from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad, TorchOptimizer
+from onecurve.params.row_store import RowStore, Spill, StoredTable, squares_by_slot
 
-OptimizerName = Literal["SGD", "RowwiseAdagrad", "Adam"]
+OptimizerName = Literal["SGD", "RowwiseAdagrad", "Adam", "TorchOptimizer"]
 
-_OPTIMIZERS: Mapping[OptimizerName, type[SGD] | type[RowwiseAdagrad] | type[Adam]] = {
+_COMPILED: Mapping[OptimizerName, type[SGD] | type[RowwiseAdagrad] | type[Adam]] = {
     "SGD": SGD,
     "RowwiseAdagrad": RowwiseAdagrad,
     "Adam": Adam,
@@ -31,16 +30,18 @@ class TableSettings:
     table: str
     width: int
     optimizer_name: OptimizerName
-    optimizer_settings: Mapping[str, float | tuple[float, float]]
+    optimizer_settings: Mapping[str, Any]
 
     @staticmethod
-    def of(table: EmbeddingTable) -> "TableSettings":
+    def of(table: StoredTable) -> "TableSettings":
         settings = asdict(table.optimizer)  # type: ignore[call-overload]
         return TableSettings(table.table, table.width, type(table.optimizer).__name__, settings)  # type: ignore[arg-type]
 
     @property
     def optimizer(self) -> RowOptimizer:
-        return _OPTIMIZERS[self.optimizer_name](**self.optimizer_settings)  # type: ignore[arg-type]
+        if self.optimizer_name == "TorchOptimizer":
+            return TorchOptimizer(**self.optimizer_settings)
+        return msgspec.convert(self.optimizer_settings, _COMPILED[self.optimizer_name])
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class RowSettings:
     dtype: DtypeName
 
     @staticmethod
-    def of(tables: Iterable[EmbeddingTable], seed: int, dtype: torch.dtype) -> "RowSettings":
+    def of(tables: Iterable[StoredTable], seed: int, dtype: torch.dtype) -> "RowSettings":
         names = {each: name for name, each in _DTYPES.items()}
         return RowSettings([TableSettings.of(table) for table in tables], seed, names[dtype])
 
@@ -79,7 +80,7 @@ def compile_kernels() -> None:
     """Have numba compile all that a server will need, once per machine: it takes seconds, in which nobody is served."""
     ids = torch.arange(2)
     for dtype in _DTYPES.values():
-        for name in _OPTIMIZERS:
+        for name in _COMPILED:
             store = RowStore(TableSettings("", 1, name, {}), 0, dtype)
             store.update(ids, torch.ones(2, 1, dtype=dtype), 0.1, 1)
             store.put_values(ids, store.values(ids))

@@ -32,7 +32,14 @@ class Trainer:
     """Runs steps of a job on this rank's part."""
 
     def __init__(
-        self, job: Job, part: Part, steps: int, data_rank: int, plan: Plan, flags: StepFlags | None = None
+        self,
+        job: Job,
+        part: Part,
+        steps: int,
+        data_rank: int,
+        plan: Plan,
+        flags: StepFlags | None = None,
+        update: type[OptimizerUpdate] = OptimizerUpdate,
     ) -> None:
         self._job = job
         self._part = part
@@ -43,7 +50,7 @@ class Trainer:
         self._flags = flags or StepFlags()
         if not part.trainable:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
-        self.update = OptimizerUpdate(job.optimizers[""], part.trainable, part.peers, part.device, plan)
+        self.update = update(job.optimizers[""], part.trainable, part.peers, part.device, plan)
         self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: StepReport | None = None

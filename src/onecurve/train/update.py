@@ -125,6 +125,19 @@ class OptimizerUpdate:
         return all_reduce_sum(self._group, local_squares * self._masks[key])
 
 
+class SentUpdate(OptimizerUpdate):
+    """Changes nothing: the gradients are sent to those who update the parameters."""
+
+    def __init__(
+        self, factory: OptimizerFactory, local_tensors: Sequence[LocalTensor], group: Group, device: Device, plan: Plan
+    ) -> None:
+        super().__init__(factory, local_tensors, group, device, plan)
+        self.skips_on_device = False  # what is sent must be known to be finite
+
+    def apply(self, report: StepReport, clip: float | None) -> Tensor | bool:  # noqa: ARG002
+        return not report.outcome.finite
+
+
 def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
     """True for torch's fused optimizers, which accept the `found_inf` flag of a gradient scaler.
 

@@ -86,7 +86,7 @@ def _plan(request: str, say: Say) -> str:
 
 def _best_plan(asked: PlanRequest, say: Say) -> Estimate | None:
     job = load_job(Path(asked.script), asked.arguments)
-    if job.manual_backward:
+    if job.manual_backward or job.async_workers:
         return None
     cluster, data = asked.cluster or this_host(probe_this_host, say), open_data(job)
     kept = KeptCosts(cluster, asked.precisions)

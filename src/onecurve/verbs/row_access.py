@@ -9,19 +9,20 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.device.collectives import all_gather_text
 from onecurve.device.world import World
-from onecurve.job.embedding import EmbeddingTable
 from onecurve.job.job import Job
+from onecurve.job.params import Params
 from onecurve.launch.launcher import Launcher
 from onecurve.launch.own_row_servers import own_row_servers
-from onecurve.runtime.row_tables import RowAccess
+from onecurve.params.row_store import StoredTable
+from onecurve.runtime.row_tables import RowAccess, served_by
 from onecurve.servers.rank_servers import RankServers
 from onecurve.servers.settings import RowSettings
 
 
-def row_access(job: Job, launcher: Launcher | None, world: World) -> RowAccess | None:
+def row_access(job: Job, launcher: Launcher | None, world: World, serves_parameters: bool = False) -> RowAccess | None:
     """Return how the row servers of a job are reached; None if it has none.
 
-    `launcher`: who has started this rank; None if it was not onecurve.
+    `launcher`: who has started this rank; None if it was not onecurve. `serves_parameters`: they hold those too.
     """
     params = job.row_servers
     if params is None:
@@ -32,16 +33,18 @@ def row_access(job: Job, launcher: Launcher | None, world: World) -> RowAccess |
             "`onecurve serve`, and give their address"
         )
 
-    def connect(tables: Mapping[str, EmbeddingTable], dtype: torch.dtype) -> RankServers:
+    def connect(tables: Mapping[str, StoredTable], dtype: torch.dtype) -> RankServers:
         settings = RowSettings.of(tables.values(), job.seed, dtype)
-        address = (
-            RowServerAddress.of_etcd(params.address, params.tls or "")
-            if params.is_etcd
-            else _address(params.servers, launcher, world)
-        )
-        return RankServers(address, settings, params.servers, params.replicas)
+        return RankServers(row_address(params, launcher, world), settings, params.servers, params.replicas)
 
-    return RowAccess(connect, launcher) if launcher is not None else RowAccess(connect)
+    return RowAccess(served_by(connect, job.seed, launcher or (lambda: None)), serves_parameters)
+
+
+def row_address(params: Params, launcher: Launcher | None, world: World) -> RowServerAddress:
+    """Where the row servers of a job are found. All ranks call it."""
+    if params.is_etcd:
+        return RowServerAddress.of_etcd(params.address, params.tls or "")
+    return _address(params.servers, launcher, world)
 
 
 def _address(servers: int, launcher: Launcher | None, world: World) -> RowServerAddress:

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rich.console import Console
@@ -48,9 +48,10 @@ from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
 from onecurve.runtime.run_settings import RunSettings
 from onecurve.train.step_report import StepReport
+from onecurve.verbs.async_training import AsyncTraining
 from onecurve.verbs.kept import LOCK_SECONDS, Kept
 from onecurve.verbs.proof import PlanProof
-from onecurve.verbs.row_access import row_access
+from onecurve.verbs.row_access import row_access, row_address
 from onecurve.verbs.run_log import LoopProgress, RunLog
 
 
@@ -97,7 +98,7 @@ class Training:
             on_straggler=self._note_straggler,
             on_event=self._events.append,
             on_facts=self._note_facts,
-            rows=lambda world: row_access(self._job, self._launcher, world),
+            rows=lambda world: row_access(self._job, self._launcher, world, bool(self._job.async_workers)),
             proof=self._proof,
         )
         self._builder = RunBuilder(self._job, settings)
@@ -154,7 +155,7 @@ class Training:
         log = RunLog(_sinks(run, self._out, self._request), self._events, generation)
         try:
             log.start(run, self._proof.event if self._proof is not None else None)
-            progress = _loop(run, log, self._launcher)
+            progress = _loop(run, self._reports(run), log, self._launcher)
             if self._launcher is not None:
                 self._launcher.page.is_training = 0
             if progress.steps < run.steps:
@@ -171,23 +172,31 @@ class Training:
         finally:
             log.close()
 
+    def _reports(self, run: Run) -> Iterable[StepReport]:
+        """The steps, as they are done."""
+        if not run.job.async_workers:
+            return (run.step(batch) for batch in run)
+        assert run.job.row_servers is not None
+        rows = row_address(run.job.row_servers, self._launcher, run.world)
+        return AsyncTraining(run, self._request, rows, lambda: self._stop is not None and self._stop())
 
-def _loop(run: Run, log: RunLog, launcher: Launcher | None) -> LoopProgress:
+
+def _loop(run: Run, reports: Iterable[StepReport], log: RunLog, launcher: Launcher | None) -> LoopProgress:
     """Train until the last step, a stop request, or early stopping. `launcher`: it sees the steps that are done."""
     progress = LoopProgress(steps=run.first_step, loss=run.last_loss)
     newest: StepReport | None = None
     if run.out_of_patience:  # the resumed run had stopped early
         return progress
-    for batch in run:
-        previous, newest = newest, run.step(batch)
+    for report in reports:
+        previous, newest = newest, report
         if launcher is not None:
-            launcher.page.finish_step(batch.step)
+            launcher.page.finish_step(report.step)
         if previous is None:
             log.first_step(run, sum(newest.seconds.values()))
         readable = previous if run.reports_late else newest
         if readable is not None:
             _log_step(log, progress, readable)
-        if run.evaluation_due(batch.step):
+        if run.evaluation_due(report.step):
             progress.evaluation = run.evaluate()
             log.write(progress.evaluation)
         stops = (readable is not None and readable.outcome.stop) or run.out_of_patience

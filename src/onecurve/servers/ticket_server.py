@@ -1,0 +1,259 @@
+"""Hands out tickets to workers, and takes in what they have computed, in a thread."""
+
+import asyncio
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+
+import msgspec
+
+from onecurve.describe.errors import OnecurveError
+from onecurve.job.row_point import StepVerdict
+from onecurve.params.tickets import Tickets
+from onecurve.servers.greeting import welcome
+from onecurve.servers.ticket_messages import (
+    Alive,
+    Ask,
+    AskNumber,
+    Done,
+    End,
+    Failed,
+    Join,
+    Joined,
+    Number,
+    Ticket,
+    TicketMessage,
+    encoded,
+    receive,
+)
+
+_SILENT_SECONDS = 5.0
+"""A worker that has said nothing for so long is lost. It says every second that it lives."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A ticket that counts now."""
+
+    done: Done
+    worker: int
+    step: int
+    """So many count."""
+    is_paused: bool
+    """True if the rows do not change until `go_on` is called."""
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A worker that is gone, or silent."""
+
+    worker: int
+    ticket: int | None
+    """What it has left, and another one computes."""
+
+
+@dataclass(frozen=True)
+class WorkerFailed:
+    """A worker that cannot go on, and says why."""
+
+    worker: int
+    text: str
+
+
+TicketEvent = Counted | WorkerLost | WorkerFailed
+
+
+@dataclass
+class _Worker:
+    number: int
+    ticket: int | None = None
+    row_step: int | None = None
+    """The row step in which it pushes the ticket."""
+
+    def has_pushed(self, done: Done) -> bool:
+        """True if that is the row step which it says it has pushed."""
+        return self.row_step == (done.pushed[0] if done.pushed is not None else None)
+
+
+class TicketServer:
+    """Serves workers from its start until `close`."""
+
+    def __init__(
+        self,
+        tickets: Tickets,
+        joined: Joined,
+        job: Mapping[str, str],
+        fill: Callable[[int, Mapping[int, StepVerdict]], None],
+        listen: str,
+        key: bytes,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`joined`: what a worker is told. `job`: the fingerprint that its job must have. `fill`: pushes nothing in a
+        row step, wherever nothing was pushed; called by one thread at a time, never while the tickets are paused."""
+        self._tickets, self._joined, self._job, self._fill = tickets, joined, job, fill
+        self._listen, self._key, self._tls = listen, key, tls
+        self.events: SimpleQueue[TicketEvent] = SimpleQueue()
+        self.address = ""
+        self._workers = 0
+        self._changed: asyncio.Condition
+        self._filling: asyncio.Lock
+        self._is_closed = False
+        self._loop = asyncio.new_event_loop()
+        begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=[begun], name="onecurve tickets", daemon=True)
+        self._thread.start()
+        begun.wait()
+
+    def pause(self) -> None:
+        """Pause as soon as possible; `Counted.is_paused` says when."""
+        self._do(self._tickets.pause)
+
+    def go_on(self) -> None:
+        """Hand out tickets again."""
+        self._do(self._tickets.go_on)
+
+    def close(self) -> None:
+        """Tell all workers that there is nothing more to do, and close their connections."""
+        self._is_closed = True
+        self._do(lambda: None)
+        self._loop.call_soon_threadsafe(self._serving.cancel)
+        self._thread.join()
+
+    def _run(self, begun: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._serving = self._loop.create_task(self._serve(begun))
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._serving)
+        tasks = asyncio.all_tasks(self._loop)
+        self._loop.run_until_complete(asyncio.wait(tasks, timeout=1.0) if tasks else asyncio.sleep(0))
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    async def _serve(self, begun: threading.Event) -> None:
+        self._changed, self._filling = asyncio.Condition(), asyncio.Lock()
+        server = await asyncio.start_server(self._accept, self._listen, 0, ssl=self._tls)
+        self.address = f"{self._listen}:{server.sockets[0].getsockname()[1]}"
+        begun.set()
+        async with server:
+            await server.serve_forever()
+
+    def _do(self, change: Callable[[], None]) -> None:
+        """Change the tickets, and let those look again who wait for one."""
+
+        async def do() -> None:
+            async with self._changed:
+                change()
+                self._changed.notify_all()
+
+        asyncio.run_coroutine_threadsafe(do(), self._loop).result()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await welcome(reader, writer, self._key)
+        except OnecurveError as error:
+            _log.warning("connection refused: %s", error)
+            writer.close()
+            return
+        self._workers += 1
+        worker = _Worker(self._workers)
+        try:
+            await self._answer_all(worker, reader, writer)
+        except (OSError, EOFError, TimeoutError, OnecurveError) as error:
+            _log.info("worker %d is lost: %s", worker.number, error or type(error).__name__)
+            self.events.put(WorkerLost(worker.number, worker.ticket))
+        finally:
+            writer.close()
+            await self._take_back(worker)
+
+    async def _answer_all(self, worker: _Worker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer a worker until it leaves. Raises an error if it is lost."""
+        answering: asyncio.Task[None] | None = None
+        try:
+            while True:
+                async with asyncio.timeout(_SILENT_SECONDS):
+                    message = await receive(reader)
+                if isinstance(message, Alive):
+                    continue
+                if answering is not None and not answering.done():
+                    raise OnecurveError("it has asked before it was answered")
+                if isinstance(message, Failed):
+                    self.events.put(WorkerFailed(worker.number, message.text))
+                    return
+                # While it waits for its answer, it is heard: it may be lost meanwhile.
+                answering = asyncio.create_task(self._answer(worker, message, writer))
+        finally:
+            if answering is not None:
+                answering.cancel()
+                await asyncio.gather(answering, return_exceptions=True)
+
+    async def _answer(self, worker: _Worker, message: TicketMessage, writer: asyncio.StreamWriter) -> None:
+        if isinstance(message, Join):
+            answer = self._join(worker, message)
+        elif isinstance(message, AskNumber) and worker.ticket is not None:
+            answer = await self._number(worker)
+        elif isinstance(message, Ask) and worker.ticket is None:
+            answer = await self._next_ticket(worker)
+        elif isinstance(message, Done) and worker.ticket is not None and worker.has_pushed(message):
+            await self._count(worker, message)
+            answer = End() if message.leaves else await self._next_ticket(worker)
+        else:
+            answer = Failed(f"{type(message).__name__} was not expected")
+        writer.write(encoded(answer))
+
+    def _join(self, worker: _Worker, message: Join) -> TicketMessage:
+        differing = [name for name, value in self._job.items() if message.job.get(name) != value]
+        if differing or len(message.job) != len(self._job):
+            return Failed(f"the job of this worker differs from the run's: {', '.join(differing) or 'more fields'}")
+        return msgspec.structs.replace(self._joined, worker=worker.number)
+
+    async def _next_ticket(self, worker: _Worker) -> TicketMessage:
+        async with self._changed:
+            while True:
+                if self._is_closed:
+                    return End()
+                worker.ticket = self._tickets.hand_out()
+                if worker.ticket is not None:
+                    return Ticket(worker.ticket, self._tickets.known, dict(self._tickets.verdicts))
+                await self._changed.wait()
+
+    async def _number(self, worker: _Worker) -> TicketMessage:
+        async with self._changed:
+            while worker.row_step is None:
+                worker.row_step = self._tickets.number_step()
+                if worker.row_step is None:
+                    await self._changed.wait()
+            return Number(worker.row_step, dict(self._tickets.verdicts))
+
+    async def _count(self, worker: _Worker, message: Done) -> None:
+        async with self._changed:
+            self._tickets.count(message.pushed)
+            worker.ticket = worker.row_step = None
+            counted = Counted(message, worker.number, self._tickets.counted, self._tickets.is_paused)
+            self.events.put(counted)
+            self._changed.notify_all()
+
+    async def _take_back(self, worker: _Worker) -> None:
+        """Have the ticket of a lost worker computed by another one. What it has pushed changes nothing."""
+        if worker.ticket is None:
+            return
+        if worker.row_step is not None:
+            async with self._filling:
+                try:
+                    await asyncio.to_thread(partial(self._fill, worker.row_step, dict(self._tickets.verdicts)))
+                except Exception as error:  # the thread that trains must be told
+                    self.events.put(WorkerFailed(worker.number, str(error)))
+                    return
+        async with self._changed:
+            if worker.row_step is not None:
+                self._tickets.skip(worker.row_step)
+            self._tickets.return_ticket(worker.ticket)
+            self._changed.notify_all()

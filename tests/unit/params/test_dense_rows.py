@@ -1,0 +1,84 @@
+"""Parameters as rows: the same values come back, and servers update them as torch does."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import onecurve as oc
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.slots import SLOTS
+from onecurve.job.row_optimizer import TorchOptimizer
+from onecurve.params.dense_rows import DenseRows
+from onecurve.params.row_store import RowStore
+
+OPTIMIZERS = {
+    "adamw": oc.AdamW(lr=0.1, weight_decay=0.2, groups={"*.bias": {"weight_decay": 0.0}}),
+    "adam": oc.Optimizer(torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.1}),
+    "sgd": oc.SGD(lr=0.1),
+    "momentum": oc.SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+}
+
+
+def new_model() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(7, 50), nn.Linear(50, 3), nn.BatchNorm1d(3)).double()
+    model[1].weight.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_servers_update_parameters_as_torch_does(name: str) -> None:
+    model, factory = new_model(), OPTIMIZERS[name]
+    dense = DenseRows(model, factory)
+    trained = {each: parameter for each, parameter in model.named_parameters() if parameter.requires_grad}
+    stores = {table: RowStore(each, 0, torch.float64) for table, each in dense.tables.items()}
+    for table, (ids, rows) in dense.lines({**dict(model.named_parameters()), **dict(model.named_buffers())}).items():
+        states = torch.zeros(len(ids), stores[table].widths[1][0], dtype=torch.float64)
+        stores[table].put(ids, rows, states, 1)
+    optimizer = factory(trained.items())
+    for step in range(1, 4):
+        for parameter in trained.values():
+            parameter.grad = torch.randn_like(parameter)
+        for table, (ids, lines) in dense.lines({each: p.grad for each, p in trained.items()}).items():
+            stores[table].update(ids, lines, stores[table].table.optimizer.lr, step)
+        optimizer.step()
+    other = new_model()
+    rows = {table: stores[table].get(ids) for table, ids in dense.ids(constant=True).items()}
+    dense.write(rows, {**dict(other.named_parameters()), **dict(other.named_buffers())})
+    for each, parameter in model.named_parameters():
+        torch.testing.assert_close(other.get_parameter(each), parameter, rtol=1e-12, atol=1e-14)
+
+
+def test_states_are_read_with_their_parameters() -> None:
+    model = nn.Linear(3, 2).double()
+    dense = DenseRows(model, oc.AdamW())
+    tensors = dict(model.named_parameters())
+    states = {name: {"exp_avg": torch.full_like(each, 5.0)} for name, each in tensors.items()}
+    ((table, ids, rows, found),) = dense.reader(tensors, states)([], range(SLOTS))
+    assert table == "dense.0"
+    assert ids.tolist() == [0, 1]
+    assert torch.equal(rows[0, :6], model.weight.detach().flatten())
+    assert found[0, :6].tolist() == [5.0] * 6  # the first moment
+    assert found[0, 256:].abs().sum() == 0  # the second one, which it has not
+
+
+@pytest.mark.parametrize(
+    ("factory", "expected"),
+    [
+        (oc.LAMB(), "LAMB cannot update parameters on servers"),
+        (oc.Optimizer(torch.optim.Adam, {"amsgrad": True}), "Adam with amsgrad cannot"),
+        (oc.Optimizer(torch.optim.SGD, {"lr": 1.0, "momentum": 0.9, "dampening": 0.1}), "SGD with dampening cannot"),
+    ],
+)
+def test_other_optimizers_are_refused(factory: Any, expected: str) -> None:
+    with pytest.raises(OnecurveError, match=expected):
+        DenseRows(nn.Linear(3, 2), factory)
+
+
+def test_settings_come_from_the_parameter_group() -> None:
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.5, betas=(0.5, 0.6), weight_decay=0.7)
+    found = TorchOptimizer.of(optimizer, optimizer.param_groups[0])
+    assert (found.kind, found.lr) == ("AdamW", 0.5)
+    assert found.settings == {"betas": (0.5, 0.6), "eps": 1e-8, "weight_decay": 0.7}
