@@ -10,12 +10,13 @@ import onecurve as oc
 class Clicks(nn.Module):
     """Predicts a click from the user, the item, and the items that the user has seen last."""
 
-    def __init__(self, width: int, optimizer: str) -> None:
+    def __init__(self, width: int, optimizer: str, admit_after: int, evict_after: int | None) -> None:
         super().__init__()
         rows = {"sgd": oc.params.SGD(0.5), "adagrad": oc.params.RowwiseAdagrad(0.05), "adam": oc.params.Adam(0.01)}
         self.user = oc.params.Embedding("user", width)
-        self.item = oc.params.Embedding("item", width, rows[optimizer])
-        self.history = oc.params.EmbeddingBag("item", width, "mean", rows[optimizer], padding_idx=-1)
+        limits = {"admit_after": admit_after, "evict_after": evict_after}
+        self.item = oc.params.Embedding("item", width, rows[optimizer], **limits)
+        self.history = oc.params.EmbeddingBag("item", width, "mean", rows[optimizer], padding_idx=-1, **limits)
         self.head = nn.Sequential(nn.Linear(3 * width, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, user: Tensor, item: Tensor, history: Tensor) -> Tensor:
@@ -63,9 +64,11 @@ def job(
     params: str = "none",
     staleness: int = 0,
     warmup: int = 0,
+    admit_after: int = 1,
+    evict_after: int | None = None,
 ) -> oc.Job:
     return oc.Job(
-        model=lambda: Clicks(width, optimizer),
+        model=lambda: Clicks(width, optimizer, admit_after, evict_after),
         data=lambda: Impressions(5_000, users, items=300),
         loss=click_loss,
         optimizer=oc.AdamW(lr=1e-3),

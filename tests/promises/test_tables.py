@@ -36,6 +36,28 @@ def test_rows_on_servers_are_those_of_a_parameter() -> None:
     assert [verdict for verdict in result.verdicts if not verdict.holds] == []
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "params", "staleness"),
+    [
+        ("adagrad", "none", 0),
+        ("adam", "local://2", 2),
+        pytest.param("adam", "none", 2, marks=pytest.mark.slow),
+        pytest.param("sgd", "local://2", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_rows_are_admitted_and_evicted_as_on_one_device(optimizer: str, params: str, staleness: int) -> None:
+    arguments = [
+        f"optimizer={optimizer}",
+        f"params={params}",
+        f"staleness={staleness}",
+        "admit_after=2",
+        "evict_after=2",
+    ]
+    plans = ["mb8×2", "replicate2 mb(5,3)×2", "shard2 mb8"]
+    result = oc.check(CLICKS, arguments, plans=plans, steps=8, quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+
+
 @pytest.mark.parametrize("params", ["none", "local://2"])
 def test_stale_rows_are_those_of_the_step_that_may_see_them(params: str) -> None:
     plans = ["mb8×2", "replicate2 mb(5,3)×2", "shard2 mb8 recompute=selective"]
@@ -107,6 +129,7 @@ def test_a_plan_places_small_and_large_tables(tmp_path: Path) -> None:
 def run(folder: Path, plan: str, steps: int, params: str = "none", staleness: int = 0) -> list[float]:
     ended = python(
         "-m", "onecurve", "run", str(CLICKS), "optimizer=adam", "users=2", f"steps={steps}", f"params={params}",
+        "admit_after=2", "evict_after=3",
         f"staleness={staleness}", "--plan", plan, "--no-check", "--out", str(folder),
         *(["--change", "steps"] if folder.exists() else []),
     )  # fmt: skip
@@ -129,8 +152,8 @@ def run(folder: Path, plan: str, steps: int, params: str = "none", staleness: in
     ],
 )
 def test_any_placement_loads_what_another_has_saved(tmp_path: Path, plans: tuple[str, str], staleness: int) -> None:
-    """Rows of items are updated by Adam, whose state and number of updates count too. There is one user: only one rank
-    has a row of that table."""
+    """Rows of items are updated by Adam, whose state and number of updates count too, and are admitted and evicted.
+    There is one user: only one rank has a row of that table."""
     straight = run(tmp_path / "straight", "mb16 fp64", 12, staleness=staleness)
     params = "local://2" if any("served" in plan for plan in plans) else "none"
     run(tmp_path / "split", plans[0], 6, params, staleness)

@@ -12,6 +12,7 @@ from onecurve.cli.commands import (
     probe_command,
     run_command,
     serve_command,
+    work_command,
 )
 from onecurve.describe.units import parse_bytes
 
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_probe(verbs)
     _add_export(verbs)
     _add_serve(verbs)
+    _add_verb(verbs, "work", work_command, "compute steps of a run with mode='async' on this machine", job=True)
     return parser
 
 

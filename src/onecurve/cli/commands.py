@@ -66,6 +66,13 @@ def serve_command(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def work_command(chosen: argparse.Namespace) -> int:
+    from onecurve.verbs.work import work
+
+    work(chosen.script, chosen.arguments, say=_print_to_stderr if not chosen.json else lambda _: None)
+    return 0
+
+
 def _submit(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.submit import submit_run
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.job.initial_rows import initial_rows
+from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad
 
 BagMode = Literal["sum", "mean", "max"]
@@ -46,16 +47,23 @@ class InitialRows:
 class EmbeddingTable(nn.Module):
     """The common base of `Embedding` and `EmbeddingBag`. Modules of the same table name share its rows."""
 
-    def __init__(self, table: str, width: int, optimizer: RowOptimizer | None = None) -> None:
+    def __init__(
+        self, table: str, width: int, optimizer: RowOptimizer | None, admit_after: int, evict_after: int | None
+    ) -> None:
         super().__init__()
         _check(table, width, optimizer)
-        self.table, self.width = table, width
+        self.table, self.width, self.limits = table, width, RowLimits(admit_after, evict_after)
         self.optimizer: RowOptimizer = optimizer or RowwiseAdagrad()
         self.padding_idx: int | None = None
         self.source: RowSource = InitialRows()
 
     def extra_repr(self) -> str:
-        return f"{self.table!r}, {self.width}, optimizer={self.optimizer}"
+        return f"{self.table!r}, {self.width}, optimizer={self.optimizer}{self.limits}"
+
+    @property
+    def settings_text(self) -> str:
+        """All that modules of one table must agree on."""
+        return f"{self.width}, {self.optimizer}{self.limits}"
 
     def _take(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the rows of the input, for each id the index of its row, and the distinct ids on the host."""
@@ -80,6 +88,10 @@ class Embedding(EmbeddingTable):
         table: Name of the table. Modules with the same name share its rows.
         width: Numbers per row.
         optimizer: `onecurve.params.SGD`, `RowwiseAdagrad` or `Adam`. Default: `RowwiseAdagrad()`.
+        admit_after: An id gets a row in its update of this number: with 2, ids that occur in one step only get none.
+            Until then it has its first value, and its gradients are dropped. Default: 1.
+        evict_after: A row that has not been updated for more than so many updates is forgotten: its id has its first
+            value again, and counts as new. Default: None, no row is.
 
     Shape:
         ids: any shape, int64. Output: the shape of `ids`, with `width` added.
@@ -96,6 +108,16 @@ class Embedding(EmbeddingTable):
                 return self.head(self.item(item)).squeeze(-1)
     """
 
+    def __init__(
+        self,
+        table: str,
+        width: int,
+        optimizer: RowOptimizer | None = None,
+        admit_after: int = 1,
+        evict_after: int | None = None,
+    ) -> None:
+        super().__init__(table, width, optimizer, admit_after, evict_after)
+
     def forward(self, ids: Tensor) -> Tensor:
         rows, index, _ = self._take(ids)
         return F.embedding(index, rows)
@@ -110,6 +132,8 @@ class EmbeddingBag(EmbeddingTable):
         mode: How the rows of a bag are reduced: `"sum"`, `"mean"` or `"max"`. Default: `"mean"`.
         optimizer: `onecurve.params.SGD`, `RowwiseAdagrad` or `Adam`. Default: `RowwiseAdagrad()`.
         padding_idx: An id that is left out of its bag, so that bags of one batch may differ in size. Default: None.
+        admit_after: An id gets a row in its update of this number, see `Embedding`. Default: 1.
+        evict_after: A row that has not been updated for more than so many updates is forgotten. Default: None.
 
     Shape:
         ids: `[B, L]`, a bag in each row; or `[N]` together with `offsets` `[B]`, where each bag begins. Output:
@@ -128,8 +152,10 @@ class EmbeddingBag(EmbeddingTable):
         mode: BagMode = "mean",
         optimizer: RowOptimizer | None = None,
         padding_idx: int | None = None,
+        admit_after: int = 1,
+        evict_after: int | None = None,
     ) -> None:
-        super().__init__(table, width, optimizer)
+        super().__init__(table, width, optimizer, admit_after, evict_after)
         if mode not in ("sum", "mean", "max"):
             raise OnecurveError(f"table {table!r}: mode must be 'sum', 'mean' or 'max', got {mode!r}")
         self.mode, self.padding_idx = mode, padding_idx
@@ -163,10 +189,10 @@ def tables_of(model: nn.Module) -> dict[str, EmbeddingTable]:
     for module in model.modules():
         if isinstance(module, EmbeddingTable):
             first = tables.setdefault(module.table, module)
-            if (first.width, first.optimizer) != (module.width, module.optimizer):
+            if first.settings_text != module.settings_text:
                 raise OnecurveError(
-                    f"table {module.table!r}: its modules differ ({first.width}, {first.optimizer} and {module.width}, "
-                    f"{module.optimizer}); give them the same width and optimizer, or another name"
+                    f"table {module.table!r}: its modules differ ({first.settings_text} and {module.settings_text}); "
+                    "give them the same width, optimizer and limits, or another name"
                 )
     return tables
 

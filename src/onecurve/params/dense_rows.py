@@ -5,12 +5,13 @@ changes: so every worker gets the same ones, whatever they were loaded from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from onecurve.job.optimizer import OptimizerFactory
+from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_optimizer import SGD, RowOptimizer, TorchOptimizer
 from onecurve.params.slots import slots_of
 from onecurve.params.table_holder import Gradients, ReadRows
@@ -27,6 +28,7 @@ class DenseTable:
     table: str
     optimizer: RowOptimizer
     width: int = _WIDTH
+    limits: RowLimits = field(default_factory=RowLimits)
 
 
 @dataclass(frozen=True)

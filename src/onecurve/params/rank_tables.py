@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from onecurve.describe.slots import SLOTS
 from onecurve.job.embedding import EmbeddingTable
 from onecurve.params.exchange import Exchange
-from onecurve.params.row_store import RowStore
 from onecurve.params.slots import slots_of
+from onecurve.params.stores import new_store
 from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts, slot_order
 
 
@@ -24,7 +25,7 @@ class RankTables:
         share: float,
     ) -> None:
         """`share`: of the address space that tables may have, for each of them."""
-        self.stores = {name: RowStore(table, seed, dtype, share) for name, table in tables.items()}
+        self.stores = {name: new_store(table, seed, dtype, share) for name, table in tables.items()}
         self.exchanges, self._dtype = exchanges, dtype
         self._updates = 0
         self._sums: Gradients = {}
@@ -65,6 +66,8 @@ class RankTables:
             store = self.stores[name]
             if ids.numel():
                 store.update(ids, gradients * factor, store.table.optimizer.lr * lr_factor, self._updates)
+            store.updates = self._updates
+            store.free(self._updates % SLOTS, self._updates)
 
     def skip(self) -> None:
         """The gradients are dropped when the next step begins."""
@@ -84,8 +87,8 @@ class RankTables:
     def parts_to_save(self, since: int) -> Iterator[tuple[str, TableParts]]:
         for name, store in self.stores.items():
             changed = store.changed_since(since)
-            own = changed[self.exchanges[name].saves(slots_of(store.ids[changed]))]
-            order, ends = slot_order(store.ids[own])
+            own = changed[self.exchanges[name].saves(slots_of(store.ids_at(changed)))]
+            order, ends = slot_order(store.ids_at(own))
             yield (
                 name,
                 TableParts(ends, *store.contents(own[order])),
@@ -94,6 +97,7 @@ class RankTables:
     def load(self, base: ReadRows | None, newest: ReadRows, updates: int) -> int:
         for store in self.stores.values():
             store.clear()
+            store.updates = updates
         self._updates = updates
         epoch = 1  # of a store without rows
         if base is not None:

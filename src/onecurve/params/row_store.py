@@ -15,6 +15,7 @@ from onecurve.describe.seed import mix
 from onecurve.describe.slots import SLOTS
 from onecurve.device.reserved_memory import free_address_space, reserve
 from onecurve.device.spill_file import SpillFile
+from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad, TorchOptimizer
 from onecurve.params.slots import slots_of
 from onecurve.params.torch_rows import updated
@@ -54,6 +55,13 @@ class StoredTable(Protocol):
     def width(self) -> int: ...
     @property
     def optimizer(self) -> RowOptimizer: ...
+    @property
+    def limits(self) -> RowLimits: ...
+
+
+def state_width(table: StoredTable) -> int:
+    """Numbers that a table stores with each row."""
+    return table.optimizer.state_width(table.width) + table.limits.columns
 
 
 class RowStore:
@@ -69,13 +77,15 @@ class RowStore:
         self._kernels = _load_kernels()
         self._key = np.uint64(mix(seed, crc32(table.table.encode())))
         self._number = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
-        self._states = table.optimizer.state_width(table.width)
+        self._states = state_width(table)
         self._slab, self._limit = self._reserve()
         self.epoch = 1
         """Number of the current epoch; rows that change are marked with it. See `changed_since`."""
+        self.updates = 0
+        """Updates so far of the rows that are asked for: rows may be evicted by their age."""
 
     def __len__(self) -> int:
-        return int(self._slab.totals[0] - self._slab.totals[3])
+        return self._rows
 
     def clear(self) -> None:
         """Forget all rows."""
@@ -93,10 +103,13 @@ class RowStore:
         """Bytes of a row with its state and its id."""
         return int(self._slab.values.itemsize * self._slab.values.shape[1] + 8)
 
-    @property
-    def ids(self) -> Tensor:
-        """The ids of all rows, by their positions: in the order in which they were created, if no slot was dropped."""
-        return torch.from_numpy(self._slab.ids[: self._lines])
+    def ids_at(self, positions: Tensor) -> Tensor:
+        """Return the ids of the rows at these positions."""
+        return torch.from_numpy(self._slab.ids[positions.numpy()])
+
+    def has(self, ids: Tensor) -> Tensor:
+        """True for each id that has a row."""
+        return torch.from_numpy(self._kernels.find_all(self._slab, ids.contiguous().numpy()) >= 0)
 
     def get(self, ids: Tensor) -> Tensor:
         """Return the rows of these ids; one that does not exist has its first value, and is not created."""
@@ -180,9 +193,18 @@ class RowStore:
         """Forget all rows in these slots, which are consecutive."""
         self._kernels.drop(self._slab, slots.start, slots.stop)
 
+    def free(self, slot: int, updates: int) -> None:
+        """Free the memory of rows that do not count any longer; without limits there are none."""
+
     @property
     def _lines(self) -> int:
+        """Lines that have been used."""
         return int(self._slab.totals[0])
+
+    @property
+    def _rows(self) -> int:
+        """Lines that hold a row."""
+        return int(self._slab.totals[0] - self._slab.totals[3])
 
     def put(self, ids: Tensor, rows: Tensor, states: Tensor, epoch: int) -> None:
         """Set rows and their states, as changed in an epoch; ids are distinct."""
@@ -249,7 +271,7 @@ class RowStore:
                     f"table {self.table.table!r}: no space for more rows in the folder of --spill ({error.strerror})"
                 ) from None
             self._read_ahead(ids)
-        if len(self) + more > self._limit:
+        if self._rows + more > self._limit:
             raise OnecurveError(
                 f"table {self.table.table!r}: there is address space for {self._limit:,} rows on one rank; use more "
                 "ranks and tables=row_sharded, or raise `ulimit -v`"

@@ -129,6 +129,9 @@ class ServedRows:
                 store.update(ids, lines * step.verdict.factor, rate, self.updates)
         self.applied = step.step
         self._begin_record()
+        slot = self.slots.start + step.step % len(self.slots)
+        for store in self.stores.values():
+            store.free(slot, self.records[0].updates if self.records else self.updates)
 
     def _record(self, parts: Gradients) -> None:
         """Keep what rows are now that have not changed since the newest record began."""
@@ -180,6 +183,8 @@ class ServedRows:
         self._begin_record()
 
     def get(self, ids: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        for name in ids:
+            self.stores[name].updates = self.updates
         return {name: self.stores[name].get(wanted) for name, wanted in ids.items()}
 
     def squares(self, step: int, parts: Sequence[Gradients]) -> Tensor:
@@ -206,7 +211,7 @@ class ServedRows:
             held = store.in_slots(range(begin, end))
             positions = held[store.changed_in(held) >= since]
             counts[name] = positions.numel(), held.numel()
-            of_rows = slots_of(store.ids[positions]) - begin
+            of_rows = slots_of(store.ids_at(positions)) - begin
             sizes += of_rows.bincount(minlength=end - begin) * store.row_bytes
             found[name] = store, positions, of_rows
         # At least one slot, so that whoever reads comes to an end.
@@ -254,5 +259,5 @@ class ServedRows:
 
 
 def _stored(store: RowStore, positions: Tensor) -> StoredRows:
-    ids = store.ids[positions]
+    ids = store.ids_at(positions)
     return StoredRows(ids, store.values(ids), store.changed_in(positions))

@@ -20,6 +20,7 @@ from onecurve.job.row_point import RowPoint, StepVerdict
 from onecurve.params.background import Background
 from onecurve.params.dense_rows import DenseRows
 from onecurve.params.row_client import RECEIVED_ALL, RowClient, Views
+from onecurve.params.row_store import state_width
 from onecurve.params.served_rows import RowsRead, StoredRows
 from onecurve.params.step_log import RowCrew
 from onecurve.params.table_holder import Gradients, ReadRows, RowCount, TableParts
@@ -128,7 +129,7 @@ class ServedTables:
                 found[name].append(stored)
         for name, stored_parts in found.items():
             table = self._tables[name]
-            states = table.optimizer.state_width(table.width)
+            states = state_width(table)
             ids = torch.cat([torch.empty(0, dtype=torch.int64), *(part.ids for part in stored_parts)])
             nothing = torch.empty(0, table.width + states, dtype=self._dtype)
             values = torch.cat([nothing, *(part.values for part in stored_parts)])

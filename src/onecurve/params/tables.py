@@ -14,9 +14,11 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group
 from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import EmbeddingTable, connect, tables_of
+from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_tables import Upcoming
 from onecurve.job.staleness import Staleness
 from onecurve.params.exchange import sum_by_id
+from onecurve.params.row_store import state_width
 from onecurve.params.rows_ahead import RowsAhead
 from onecurve.params.table_holder import TableHolder
 
@@ -68,7 +70,11 @@ class Tables:
     def widths(self, table: str) -> tuple[int, int]:
         """Numbers in a row of a table, and in its optimizer state."""
         module = self._modules[table]
-        return module.width, module.optimizer.state_width(module.width)
+        return module.width, state_width(module)
+
+    def limits(self, table: str) -> RowLimits:
+        """Which ids of a table have a row."""
+        return self._modules[table].limits
 
     def close(self) -> None:
         """Let go of servers."""

@@ -57,7 +57,7 @@ def sample_tables(job: Job, data: TrainingData, time_rows: TimeRows, chunk: int)
         TableUse(
             name=name,
             width=table.width,
-            state_width=table.optimizer.state_width(table.width),
+            state_width=table.optimizer.state_width(table.width) + table.limits.columns,
             seen=tuple((number, counts[name]) for number, counts in seen.items() if counts[name]),
             samples=samples,
             costs=time_rows(table),

@@ -44,7 +44,9 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
 
 def _tables(model: nn.Module, staleness: Staleness) -> str:
     """The embedding tables, which are not among the model's tensors; empty if there are none."""
-    tables = [f"{name}: {table.width} {table.optimizer}" for name, table in sorted(tables_of(model).items())]
+    tables = [
+        f"{name}: {table.width} {table.optimizer}{table.limits}" for name, table in sorted(tables_of(model).items())
+    ]
     if tables and staleness.steps:
         tables.append(
             f"staleness {staleness.steps} after {staleness.warmup} steps on {staleness.warmup_data:g} of the data"

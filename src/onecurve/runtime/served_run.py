@@ -48,8 +48,13 @@ class ServedRun:
         taken = [int(state["step"]) for state in only_tensors.values() if "step" in state]
         self._tables.updates = max([self._tables.updates, *taken])
         self._served.load_dense(self._dense.reader(self._tensors, only_tensors), self._tables.updates)
-        served, first = self._served, self._run.first_step
-        return Tickets(first, self._run.steps, served.step, self._pauses_after, dict(served.verdicts))
+        return Tickets(
+            counted=self._run.first_step,
+            last=self._run.steps,
+            row_step=self._served.step,
+            pauses_after=self._pauses_after,
+            verdicts=dict(self._served.verdicts),
+        )
 
     @property
     def crew(self) -> int:

@@ -104,6 +104,7 @@ class RowProcess:
         if self._is_leaving:
             self._has_left.set()
         else:
+            _log.warning("handing the rows over to other servers; a second SIGTERM ends this one without it")
             self._spawn(leave)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -114,7 +115,8 @@ class RowProcess:
             _log.warning("connection refused: %s", error)
             writer.close()
             return
-        await service.serve(greeting.name, reader, writer)
+        with suppress(asyncio.CancelledError):  # this process ends; Python 3.11 would report it as an error
+            await service.serve(greeting.name, reader, writer)
 
     async def _begun(self) -> RowService:
         """The service, once a view has told this server about a job: whoever connects may have seen it before."""

@@ -1,15 +1,17 @@
 """What a row server must know about a job: told by the ranks, and by servers to those that join."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 import torch
 
 from onecurve.describe.slots import SLOTS
+from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_optimizer import SGD, Adam, RowOptimizer, RowwiseAdagrad, TorchOptimizer
-from onecurve.params.row_store import RowStore, Spill, StoredTable, squares_by_slot
+from onecurve.params.row_store import RowStore, Spill, StoredTable, squares_by_slot, state_width
+from onecurve.params.stores import new_store
 
 OptimizerName = Literal["SGD", "RowwiseAdagrad", "Adam", "TorchOptimizer"]
 
@@ -31,11 +33,13 @@ class TableSettings:
     width: int
     optimizer_name: OptimizerName
     optimizer_settings: Mapping[str, Any]
+    limits: RowLimits = field(default_factory=RowLimits)
 
     @staticmethod
     def of(table: StoredTable) -> "TableSettings":
         settings = asdict(table.optimizer)  # type: ignore[call-overload]
-        return TableSettings(table.table, table.width, type(table.optimizer).__name__, settings)  # type: ignore[arg-type]
+        name: OptimizerName = type(table.optimizer).__name__  # type: ignore[assignment]
+        return TableSettings(table.table, table.width, name, settings, table.limits)
 
     @property
     def optimizer(self) -> RowOptimizer:
@@ -67,12 +71,12 @@ class RowSettings:
     def new_stores(self, spill: Spill | None = None) -> dict[str, RowStore]:
         """An empty store for each table. `spill`: its memory is divided by the lengths of the tables' rows."""
         share = 1 / max(1, len(self.tables))
-        lengths = {each.table: each.width + each.optimizer.state_width(each.width) for each in self.tables}
+        lengths = {each.table: each.width + state_width(each) for each in self.tables}
         stores = {}
         for each in self.tables:
             part = lengths[each.table] / sum(lengths.values())
             own = replace(spill, memory=int(part * spill.memory)) if spill is not None else None
-            stores[each.table] = RowStore(each, self.seed, _DTYPES[self.dtype], share, own)
+            stores[each.table] = new_store(each, self.seed, _DTYPES[self.dtype], share, own)
         return stores
 
 

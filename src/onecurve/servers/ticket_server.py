@@ -104,7 +104,7 @@ class TicketServer:
         self._workers = 0
         self._changed: asyncio.Condition
         self._filling: asyncio.Lock
-        self._is_closed = False
+        self._is_over = False
         self._loop = asyncio.new_event_loop()
         begun = threading.Event()
         self._thread = threading.Thread(target=self._run, args=[begun], name="onecurve tickets", daemon=True)
@@ -119,10 +119,13 @@ class TicketServer:
         """Hand out tickets again."""
         self._do(self._tickets.go_on)
 
-    def close(self) -> None:
-        """Tell all workers that there is nothing more to do, and close their connections."""
-        self._is_closed = True
+    def say_over(self) -> None:
+        """Tell all workers, when they ask for a ticket, that there is none any more."""
+        self._is_over = True
         self._do(lambda: None)
+
+    def close(self) -> None:
+        """Close all connections."""
         self._loop.call_soon_threadsafe(self._serving.cancel)
         self._thread.join()
 
@@ -167,6 +170,8 @@ class TicketServer:
         worker = _Worker(self._workers)
         try:
             await self._answer_all(worker, reader, writer)
+        except asyncio.CancelledError:
+            return  # the run ends; Python 3.11 would report it as an error
         except (OSError, EOFError, TimeoutError, OnecurveError) as error:
             _log.info("worker %d is lost: %s", worker.number, error or type(error).__name__)
             self.events.put(WorkerLost(worker.number, worker.ticket))
@@ -218,7 +223,7 @@ class TicketServer:
     async def _next_ticket(self, worker: _Worker) -> TicketMessage:
         async with self._changed:
             while True:
-                if self._is_closed:
+                if self._is_over:
                     return End()
                 worker.ticket = self._tickets.hand_out()
                 if worker.ticket is not None:

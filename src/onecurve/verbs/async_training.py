@@ -11,11 +11,14 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.describe.worker_order import WorkerOrder
+from onecurve.hosts.network import address_towards
 from onecurve.launch.local_workers import LocalWorkers
 from onecurve.params.tickets import Tickets
 from onecurve.runtime.run import Run
 from onecurve.runtime.served_run import ServedRun
 from onecurve.servers.encryption import server_context
+from onecurve.servers.service import etcd_member
+from onecurve.servers.ticket_address import announce_tickets, withdraw_tickets
 from onecurve.servers.ticket_messages import Joined
 from onecurve.servers.ticket_server import Counted, TicketEvent, TicketServer, WorkerFailed
 from onecurve.train.step_report import StepReport
@@ -48,15 +51,27 @@ class AsyncTraining:
             position=run.components.state.position,
         )
         key, tls = bytes.fromhex(self._rows.key), server_context(self._rows.tls)
-        server = TicketServer(tickets, joined, run.components.fingerprint, served.fill, _LOOPBACK, key, tls)
+        listen = self._listening_address()
+        server = TicketServer(tickets, joined, run.components.fingerprint, served.fill, listen, key, tls)
         with ExitStack() as stack:
             stack.callback(server.close)
+            if self._rows.is_etcd:
+                announce_tickets(self._rows, server.address)
+                stack.callback(withdraw_tickets, self._rows)
             workers = LocalWorkers(MODULE, run.job.async_workers, lambda number: self._order(number, server.address))
-            stack.pop_all()
             stack.callback(workers.close)
-            stack.callback(server.close)  # first: it tells the workers that the run is over
-            while not tickets.is_over:
-                yield from self._count(self._next_event(server, workers), tickets, server)
+            stack.callback(server.say_over)  # first, so that the workers end
+            counted = run.first_step
+            while counted < run.steps:
+                for report in self._count(self._next_event(server, workers), tickets, server):
+                    counted = report.step
+                    yield report
+
+    def _listening_address(self) -> str:
+        """Where workers connect: other machines can do so if the connections are encrypted."""
+        if not (self._rows.is_etcd and self._rows.tls):
+            return _LOOPBACK
+        return address_towards(*etcd_member(self._rows.service))
 
     def _count(self, event: TicketEvent, tickets: Tickets, server: TicketServer) -> Iterator[StepReport]:
         """Count what a worker has computed."""

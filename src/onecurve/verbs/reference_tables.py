@@ -43,7 +43,12 @@ class ReferenceTable(nn.Module):
         self.rows = nn.Parameter(initial_rows(seed, table.table, ids, table.width, dtype).to(device))
         self.count: Tensor
         self.register_buffer("count", torch.zeros(1, dtype=torch.float64, device=device))
-        self._is_used = torch.zeros(ids.numel(), dtype=torch.bool)
+        self._limits = table.limits
+        self._first = self.rows.detach().clone()
+        self._counts = torch.zeros(ids.numel(), dtype=torch.int64)
+        """How many updates each id has had since it was new."""
+        self._newest = torch.zeros(ids.numel(), dtype=torch.int64)
+        """The last of them."""
         self._staleness, self._step = staleness, 1
         self._versions: deque[Tensor] = deque(maxlen=1 + staleness.steps)
         """The rows after the latest updates, newest last."""
@@ -65,18 +70,32 @@ class ReferenceTable(nn.Module):
         values = self._versions[-1 - self._staleness.of(self._step)][positions] + (newest - newest.detach())
         return torch.where(known[:, None].to(first.device), values, first)
 
-    def end_step(self) -> Tensor:
-        """Count the rows of the step, before its update; return their positions."""
-        positions = torch.tensor(sorted(self.used), dtype=torch.int64)
-        self._is_used[positions] = True
-        self.count.fill_(float(self._is_used.sum()))
-        self.used = set()
-        return positions.to(self.rows.device)
+    @torch.no_grad()
+    def _evict(self) -> Tensor:
+        """Give rows their first values again that were not updated for long; return their positions."""
+        limit = self._limits.evict_after
+        age = self._step - self._newest
+        old = (self._newest > 0) & (age > limit) if limit is not None else torch.zeros_like(age, dtype=torch.bool)
+        self.rows[old] = self._first[old]
+        self._counts[old] = self._newest[old] = 0
+        return old.nonzero().squeeze(1)
 
-    def note_update(self) -> None:
-        """The step has updated the rows."""
+    def end_step(self) -> Tensor:
+        """Count the rows of the step, before its update; return the positions of those that are updated."""
+        positions = torch.tensor(sorted(self.used), dtype=torch.int64)
+        self._counts[positions] += 1
+        self._newest[positions] = self._step
+        if self._limits.evict_after is None:  # otherwise it is left open when the memory of rows is freed
+            self.count.fill_(float((self._counts > 0).sum()))
+        self.used = set()
+        return positions[self._counts[positions] >= self._limits.admit_after].to(self.rows.device)
+
+    def note_update(self) -> Tensor:
+        """The step has updated the rows; return the positions of those that are forgotten now."""
         self._step += 1
+        forgotten = self._evict()
         self._versions.append(self.rows.detach().clone())
+        return forgotten.to(self.rows.device)
 
 
 class ReferenceRows:
@@ -140,7 +159,8 @@ def table_state(tables: Tables | None, group: Group, folder: Path) -> list[Local
         return []
     state = []
     for name, numbers in json.loads((folder / _FILE).read_text()).items():
-        count = all_reduce_sum(group, torch.tensor([float(tables.count(name))], dtype=torch.float64))
+        counted = tables.count(name) if tables.limits(name).evict_after is None else 0
+        count = all_reduce_sum(group, torch.tensor([float(counted)], dtype=torch.float64))
         for key, value in (("rows", tables.fetch(name, torch.tensor(numbers))), ("count", count)):
             state.append(local_tensor_of(f"{TABLES}.{name}.{key}", value, True))
     return state
@@ -176,7 +196,10 @@ class ReferenceOptimizer(torch.optim.Optimizer):
             )
             optimizer.step()
             table.rows.grad = gradient
-            table.note_update()
+            forgotten = table.note_update()
+            for state in (state for of_rows in optimizer.state.values() for state in of_rows.values()):
+                if isinstance(state, Tensor) and state.dim():
+                    state[forgotten] = 0
 
 
 class _RowwiseAdagrad(torch.optim.Optimizer):
@@ -184,7 +207,7 @@ class _RowwiseAdagrad(torch.optim.Optimizer):
 
     def __init__(self, rows: nn.Parameter, lr: float, eps: float) -> None:
         super().__init__([rows], {"lr": lr, "eps": eps})
-        self._sums = torch.zeros(rows.shape[0], 1, dtype=rows.dtype, device=rows.device)
+        self._sums = self.state[rows]["sum"] = torch.zeros(rows.shape[0], 1, dtype=rows.dtype, device=rows.device)
 
     @torch.no_grad()
     def step(self, _: Any = None) -> None:  # type: ignore[override]

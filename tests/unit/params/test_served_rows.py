@@ -129,14 +129,14 @@ def test_rows_that_were_dropped_leave_nothing_and_give_their_memory_back() -> No
     store, count = rows.stores["item"], len(rows.stores["item"])
     other = rows.split(2_048)
     other.drop()
-    held = store.ids[store.in_slots(rows.slots)]
+    held = store.ids_at(store.in_slots(rows.slots))
     assert 0 < len(held) == len(store) < count
-    assert sorted(store.ids[store.changed_since(0)].tolist()) == sorted(held.tolist())
+    assert sorted(store.ids_at(store.changed_since(0)).tolist()) == sorted(held.tolist())
     gone = IDS[slots_of(IDS) >= 2_048]
     assert torch.equal(store.values(gone), new_rows().stores["item"].values(gone))
-    lines = store.ids.numel()
+    lines = store._lines
     store.put_values(gone[: count - len(store)], store.values(gone[: count - len(store)]))
-    assert store.ids.numel() == lines
+    assert store._lines == lines
     assert len(store) == count
 
 
