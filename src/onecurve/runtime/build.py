@@ -10,28 +10,23 @@ from pathlib import Path
 from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
-from onecurve.data.training_data import open_data
-from onecurve.describe.errors import OnecurveError
 from onecurve.describe.generation import Interruption
 from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan, default_plan
-from onecurve.describe.plan_validation import validate
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.run_agenda import RunAgenda
 from onecurve.device.cores import pin_near_device, pin_to_cores
 from onecurve.device.device import (
     Device,
-    VisibleDevices,
     loader_workers,
     local_cluster,
     local_device,
     numa_nodes_of_devices,
-    ranks_on_visible_devices,
     visible_devices,
 )
 from onecurve.device.world import World
 from onecurve.job.job import Job
-from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.model.deferred import DeferredModel
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
@@ -43,22 +38,19 @@ from onecurve.runtime.assembly import (
     assemble_manual,
 )
 from onecurve.runtime.changed_job import (
-    refuse_change_of_stale_batches,
-    refuse_change_without_checkpoints,
     refuse_change_without_effect,
 )
-from onecurve.runtime.checkpoints import Checkpoints, KeptMemory, Resumed, refuse_changed_job
-from onecurve.runtime.fingerprint import fingerprint
+from onecurve.runtime.checkpoints import Checkpoints, KeptMemory, Resumed
 from onecurve.runtime.first_rank import derive_on_first_rank, share_facts
 from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.loaders import Loaders
-from onecurve.runtime.manual import refuse_manual_backward, refuse_unsupported_manual
+from onecurve.runtime.refusals import refuse_unsuitable
 from onecurve.runtime.replicas import Replicas
 from onecurve.runtime.run import Run, saved_tensors
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.run_settings import RunSettings
 from onecurve.runtime.saved_rows import SavedRows
-from onecurve.runtime.served_run import note_of_workers, refuse_unsuitable_for_workers
+from onecurve.runtime.served_run import note_of_workers
 from onecurve.runtime.stopwatch import Stopwatch
 from onecurve.runtime.straggler import StragglerDetector
 from onecurve.train.early_stopping import BestTracker
@@ -112,7 +104,7 @@ class RunBuilder:
         watch = Stopwatch("build")
         knows_facts = interruption is not None and interruption.facts_known
         seen = visible_devices()
-        self._refuse_unsuitable(plan, world, seen)
+        refuse_unsuitable(job, plan, settings, world, seen)
         pin_to_cores(world.local_rank, world.local_size, plan.threads)
 
         data_rank = plan.mesh.data_rank(world.rank)
@@ -284,37 +276,6 @@ class RunBuilder:
         process.loaders.training.start(step, position, steps)
         return steps
 
-    def _refuse_unsuitable(self, plan: Plan, world: World, host: VisibleDevices) -> None:
-        """Refuse plans and settings that do not fit the job or the world."""
-        job, settings = self._job, self._settings
-        refuse_change_without_checkpoints(
-            settings.change, has_folder=settings.out is not None, saves=job.save is not None
-        )
-        refuse_change_of_stale_batches(settings.change, job.staleness.steps)
-        starts_over = settings.fresh or "global_batch" in settings.change
-        local_ranks = ranks_on_visible_devices(world.local_size)
-        _validate(plan, job, host, local_ranks, None if starts_over else settings.out)
-        _refuse_other_world(plan, world)
-        refuse_unsuitable_for_workers(job, plan)
-        if settings.manual:
-            refuse_unsupported_manual(job, plan)
-        else:
-            refuse_manual_backward(job, "onecurve cannot step this job")
-
-
-def _validate(plan: Plan, job: Job, host: VisibleDevices, local_ranks: int, earlier: Path | None) -> None:
-    """Refuse a plan that does not fit the job. `earlier`: folder of the run that may be continued.
-
-    The plan may come from that folder and not fit because the job has another batch now: then say that.
-    """
-    try:
-        validate(plan, job.global_batch, host, local_ranks)
-    except OnecurveError:
-        if earlier is not None and job.save is not None:
-            job_fingerprint = fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))
-            refuse_changed_job(job.save, earlier, job_fingerprint)
-        raise
-
 
 def _try_metrics(assembly: Assembly | ManualAssembly, loaders: Loaders) -> None:
     """Try the metrics on a sample, so that a mistake in one shows before training, not after."""
@@ -349,11 +310,3 @@ def _restore(assembly: Assembly | ManualAssembly, resumed: Resumed, best: BestTr
         assembly.trainer.restore_loss_scale(LossScale(resumed.state.loss_scale, resumed.state.good_steps))
     if best is not None:
         best.restore(resumed.state.best)
-
-
-def _refuse_other_world(plan: Plan, world: World) -> None:
-    if plan.mesh.size != world.size:
-        raise OnecurveError(
-            f"plan {plan}: it needs {plan.mesh.size} ranks, but this world has {world.size}; start as many ranks as "
-            "the plan has, or change the plan"
-        )
