@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onecurve import params
+    from onecurve import data, params
     from onecurve.describe.cluster import Cluster
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
     from onecurve.verbs.export import export
+    from onecurve.verbs.index import index
     from onecurve.verbs.plan import plan
     from onecurve.verbs.prepare import prepare
     from onecurve.verbs.probe import probe
@@ -53,7 +54,9 @@ __all__ = [
     "check",
     "constant",
     "cosine",
+    "data",
     "export",
+    "index",
     "linear",
     "linear_scaling",
     "loss",
@@ -79,6 +82,7 @@ _HOMES = {
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),
     "verbs.export": ("export",),
+    "verbs.index": ("index",),
     "verbs.plan": ("plan",),
     "verbs.prepare": ("prepare",),
     "verbs.probe": ("probe",),
@@ -90,8 +94,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in ("loss", "metric"):
         value: Any = import_module(f"onecurve.job.{name}")
-    elif name == "params":
-        value = import_module("onecurve.params")
+    elif name in ("data", "params"):
+        value = import_module(f"onecurve.{name}")
     elif name in _HOME_OF:
         value = getattr(import_module(f"onecurve.{_HOME_OF[name]}"), name)
     else:

@@ -26,9 +26,9 @@ def job(
     mode: str = "sync",
     workers: int = 1,
     norm: str = "layer",
-    optimizer: str = "adamw",
     every: int = 10,
     fails_at: int = -1,
+    nan_at: int = -1,
 ) -> oc.Job:
     def model() -> nn.Module:
         between = nn.BatchNorm1d(16) if norm == "batch" else nn.LayerNorm(16)
@@ -38,13 +38,14 @@ def job(
         def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
             if index == fails_at:
                 raise ValueError(f"sample {index} is broken")
-            return super().__getitem__(index)
+            x, y = super().__getitem__(index)
+            return x, y * torch.nan if index == nan_at else y
 
     return oc.Job(
         model=model,
         loss=loss,
         data=Failing,
-        optimizer=oc.LAMB() if optimizer == "lamb" else oc.AdamW(lr=0.01, groups={"*.bias": {"weight_decay": 0.0}}),
+        optimizer=oc.AdamW(lr=0.01, groups={"*.bias": {"weight_decay": 0.0}}),
         schedule=oc.cosine(warmup=5),
         clip=0.5,
         global_batch=16,

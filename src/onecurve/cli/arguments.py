@@ -8,6 +8,7 @@ import onecurve
 from onecurve.cli.commands import (
     check_command,
     export_command,
+    index_command,
     plan_command,
     probe_command,
     run_command,
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(verbs)
     _add_probe(verbs)
     _add_export(verbs)
+    _add_index(verbs)
     _add_serve(verbs)
     _add_verb(verbs, "work", work_command, "compute steps of a run with mode='async' on this machine", job=True)
     return parser
@@ -160,6 +162,13 @@ def _add_export(verbs: Verbs) -> None:
     export.add_argument("--out", metavar="PATH", help="file or folder to write (default: in the run's folder)")
     export.add_argument("--script", metavar="FILE", help="the run's script, which int8 needs")
     export.add_argument("--best", action="store_true", help="use the best evaluation's checkpoint, not the newest")
+
+
+def _add_index(verbs: Verbs) -> None:
+    index = _add_verb(verbs, "index", index_command, "find the samples of data in files")
+    index.add_argument("paths", metavar="PATH", nargs="+", help="a folder, a file, a glob, or a URL that fsspec knows")
+    index.add_argument("--out", metavar="FILE", help="file of the index (default: _onecurve.index in the folder)")
+    index.add_argument("--processes", type=int, metavar="N", help="files read at the same time (default: one per core)")
 
 
 def _add_serve(verbs: Verbs) -> None:

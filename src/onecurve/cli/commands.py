@@ -66,6 +66,28 @@ def serve_command(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def index_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.byte_progress import ByteProgress
+    from onecurve.verbs.index import index
+
+    if chosen.out is not None and len(chosen.paths) > 1:
+        raise OnecurveError("index: --out names one file, but there are several paths; index them one by one")
+    found = []
+    for path in chosen.paths:
+        with ByteProgress(path, Console(stderr=True, quiet=chosen.json)) as progress:
+            indexed = index(path, out=chosen.out, processes=chosen.processes, progress=progress)
+        found.append(to_plain(indexed))
+        if not chosen.json:
+            read = f"{indexed.scanned:,} of them read now" if indexed.scanned < indexed.files else "all read"
+            print(
+                f"{indexed.path}: {indexed.samples:,} samples of {indexed.format} in {indexed.files:,} files, {read}",
+                flush=True,
+            )
+    if chosen.json:
+        print(to_json({"version": _JSON_VERSION, "indexed": found}), flush=True)
+    return 0
+
+
 def work_command(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.work import work
 

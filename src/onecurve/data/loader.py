@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
+from onecurve.data.file_format import BadFileError
 from onecurve.data.late_loader import LateLoader
-from onecurve.data.order import Order, Sample, Samples, round_bounds
+from onecurve.data.order import WHOLE, Order, Sample, Samples, round_bounds
+from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
@@ -79,11 +81,17 @@ class Reader:
             return LoadFailure(full_text(error))
 
     def _read(self, sample: Sample) -> Any:
-        seed_all(mix(self.seed, sample.epoch, sample.offset))
+        by_piece = isinstance(self.dataset, Source) and sample.file != WHOLE
+        seed_all(mix(self.seed, sample.epoch, *((sample.file,) if by_piece else ()), sample.offset))
         try:
+            if isinstance(self.dataset, Source) and by_piece:
+                return self.dataset.read(sample.file, sample.offset)
             return self.dataset[sample.offset]
+        except BadFileError:
+            raise
         except Exception as error:
-            raise UserCodeError(f"data: dataset[{sample.offset}] raised {type(error).__name__}: {error}") from error
+            what = f"sample {sample.offset} of piece {sample.file}" if by_piece else f"dataset[{sample.offset}]"
+            raise UserCodeError(f"data: {what} raised {type(error).__name__}: {error}") from error
 
     def _collate(self, samples: list[Any]) -> MicroBatch:
         collate = self.collate or default_collate
@@ -246,7 +254,7 @@ class _EvaluationShares:
 
     def __iter__(self) -> Iterator[list[Sample]]:
         for begin, end in self.bounds():
-            yield [Sample(0, 0, index) for index in range(begin, end)] or [Sample(0, 0, 0)]
+            yield [Sample(0, WHOLE, index) for index in range(begin, end)] or [Sample(0, WHOLE, 0)]
 
 
 def _raise_if_failed(micro: MicroBatch | LoadFailure) -> MicroBatch:

@@ -27,7 +27,11 @@ class Sample(NamedTuple):
 
     epoch: int
     file: int
+    """Which piece of the data; `WHOLE` if `offset` counts the samples of all of it."""
     offset: int
+
+
+WHOLE = -1
 
 
 @dataclass(frozen=True)

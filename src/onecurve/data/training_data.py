@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from onecurve.data.loader import Reader, TrainingBatches
 from onecurve.data.order import Order
+from onecurve.data.source import Source
 from onecurve.data.warmup_order import WarmUpOrder
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
@@ -19,6 +20,11 @@ class TrainingData:
     order: Order
     steps: int
 
+    def verify(self) -> None:
+        """Refuse files that are not as their index says."""
+        if isinstance(self.reader.dataset, Source):
+            self.reader.dataset.verify()
+
     def batches(self, plan: Plan, data_rank: int, workers: int, ahead: int = 0) -> TrainingBatches:
         """The batches of one data-parallel rank, one per step, read by `workers` processes. Each has those of the
         `ahead` steps after it."""
@@ -32,7 +38,7 @@ class TrainingData:
 def open_data(job: Job) -> TrainingData:
     """Build the job's training dataset and its sample order."""
     dataset = open_dataset(job.data, "data")
-    order = Order([len(dataset)], job.seed)
+    order = dataset.order(job.seed) if isinstance(dataset, Source) else Order([len(dataset)], job.seed)
     if job.warmup_samples:
         order = WarmUpOrder(order, job.warmup_samples, job.staleness.warmup_data)
     return TrainingData(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))

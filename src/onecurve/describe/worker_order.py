@@ -18,5 +18,10 @@ class WorkerOrder:
     """Of this host's workers, from 0: of its accelerators, it uses the one with this number."""
     workers: int
     """So many share this host."""
-    parent: int
-    """The process with which it ends."""
+    parent: int | None
+    """The process with which it ends, which is the run; None if somebody else has started it."""
+
+    @property
+    def is_own(self) -> bool:
+        """True if the run has started it."""
+        return self.parent is not None

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
 
 from onecurve.describe.errors import OnecurveError
 
@@ -43,7 +42,7 @@ class Params:
     warmup: int = 0
     warmup_data: float = 1.0
     replicas: int = 2
-    mode: Literal["sync", "async"] = "sync"
+    mode: str = "sync"
     workers: int = 1
     tls: str | None = None
 

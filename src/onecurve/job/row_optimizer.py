@@ -93,8 +93,8 @@ class Adam:
 _STATE_NAMES = {"SGD": (), "Adam": ("exp_avg", "exp_avg_sq"), "AdamW": ("exp_avg", "exp_avg_sq")}
 _PLAIN_SETTINGS = {"dampening": 0, "amsgrad": False, "maximize": False}
 """Settings of those classes that must have these values."""
-_OTHER_KEYS = ("params", "lr", "foreach", "fused", "capturable", "differentiable", "decoupled_weight_decay")
-"""Entries of a parameter group that do not change what is computed; the class itself implies the last one."""
+_OTHER_KEYS = ("params", "param_names", "lr", "foreach", "fused", "capturable", "differentiable")
+"""Entries of a parameter group that do not change what is computed."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ class TorchOptimizer:
                 f"mode='async': {what} cannot update parameters on servers; use torch.optim's "
                 f"{', '.join(_STATE_NAMES)}, without {', '.join(_PLAIN_SETTINGS)}"
             )
+        if settings.pop("decoupled_weight_decay", False):
+            kind = "AdamW"
         return TorchOptimizer(kind, float(group["lr"]), settings)
 
     @property
@@ -127,8 +129,13 @@ class TorchOptimizer:
             return ("momentum_buffer",)
         return _STATE_NAMES[self.kind]
 
+    @property
+    def counts_updates(self) -> bool:
+        """True if the state has, at its end, how many updates a row has had: they correct the moments of Adam."""
+        return self.kind != "SGD"
+
     def state_width(self, width: int) -> int:
-        return len(self.state_names) * width
+        return len(self.state_names) * width + self.counts_updates
 
 
 def _check_lr(owner: str, lr: float) -> None:

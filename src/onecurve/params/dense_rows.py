@@ -1,13 +1,15 @@
 """The parameters of a model as rows of tables, for servers: one table for each group of the optimizer.
 
-A parameter begins with a row of its own. Parameters that are not trained, and buffers, are in a table that no step
-changes: so every worker gets the same ones, whatever they were loaded from.
+A parameter begins with a row of its own. What the optimizer does not train, and buffers, are in a table that no step
+changes: so every worker gets the same ones, whatever they were loaded from. Tensors that rows cannot hold exactly, such
+as integers, are not sent; a digest of them shows whether a worker has the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from onecurve.job.optimizer import OptimizerFactory
@@ -47,8 +49,8 @@ class _Place:
 class DenseRows:
     """Where each parameter and buffer of a model is."""
 
-    def __init__(self, model: nn.Module, factory: OptimizerFactory) -> None:
-        """`model`: its tensors may be fake. `factory`: its optimizer."""
+    def __init__(self, model: nn.Module, factory: OptimizerFactory, dtype: torch.dtype) -> None:
+        """`model`: its tensors may be fake. `factory`: its optimizer. `dtype`: of rows."""
         # Real tensors that take no memory: a function of the user may look at their shapes.
         trained = {
             name: nn.Parameter(torch.zeros(()).expand(parameter.shape))
@@ -62,12 +64,15 @@ class DenseRows:
         for number, group in enumerate(optimizer.param_groups):
             members = {names[id(parameter)]: parameter.numel() for parameter in group["params"]}
             self._add(DenseTable(f"dense.{number}", TorchOptimizer.of(optimizer, group)), members)
-        constants = {
-            name: tensor.numel()
-            for name, tensor in (*model.named_parameters(), *model.named_buffers())
-            if name not in trained and tensor.is_floating_point()
+        placed = {name for places in self._places.values() for name in places}
+        others = [each for each in (*model.named_parameters(), *model.named_buffers()) if each[0] not in placed]
+        # Parameters are in the dtype of rows, buffers in any.
+        sent = {
+            name: tensor.numel() for name, tensor in others if isinstance(tensor, nn.Parameter) or _fits(tensor, dtype)
         }
-        self._add(DenseTable(_CONSTANT, SGD(lr=0.0)), constants)
+        self._add(DenseTable(_CONSTANT, SGD(lr=0.0)), sent)
+        self.unsent = [name for name, _ in others if name not in sent]
+        """Tensors that are not in rows."""
 
     def _add(self, table: DenseTable, members: Mapping[str, int]) -> None:
         self.tables[table.table] = table
@@ -77,10 +82,6 @@ class DenseRows:
             places[name] = _Place(end, elements)
             end = places[name].rows.stop
         self._places[table.table] = places
-
-    def names(self, table: str) -> list[str]:
-        """The tensors in a table."""
-        return list(self._places[table])
 
     def ids(self, constant: bool) -> dict[str, Tensor]:
         """The ids of all rows by table: of those that steps change, or of the others too."""
@@ -126,16 +127,58 @@ class DenseRows:
             for table, (ids, values) in rows.items():
                 found = slots_of(ids)
                 chosen = (found >= slots.start) & (found < slots.stop)
-                parts = [by_name[state][table][1] for state in self.state_names(table)]
+                parts = [by_name[state][table][1].to(values) for state in self.state_names(table)]
+                if self._counts_updates(table):
+                    parts.append(self._counts(table, states).to(values))
                 of_states = torch.cat(parts, dim=1) if parts else values[:, :0]
                 yield table, ids[chosen], values[chosen], of_states[chosen]
 
         return read
 
+    def states(self, tables: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """Return the states of the optimizers, as torch has them, of rows with their states in the order of their ids.
+        `like`: the parameters."""
+        found: dict[str, dict[str, Tensor]] = {name: {} for name in like}
+        for table, values in tables.items():
+            for number, state in enumerate(self.state_names(table), 1):
+                tensors = {name: torch.empty_like(like[name]) for name in self._places[table]}
+                self.write({table: values[:, number * _WIDTH : (number + 1) * _WIDTH]}, tensors)
+                for name, tensor in tensors.items():
+                    found[name][state] = tensor
+            if self._counts_updates(table):
+                for name, place in self._places[table].items():
+                    found[name]["step"] = values[place.first, -1].float() if place.elements else torch.tensor(0.0)
+        return found
+
+    def _counts_updates(self, table: str) -> bool:
+        optimizer = self.tables[table].optimizer
+        return isinstance(optimizer, TorchOptimizer) and optimizer.counts_updates
+
+    def _counts(self, table: str, states: Mapping[str, Mapping[str, Tensor]]) -> Tensor:
+        """For each row of a table, how many updates its parameter has had."""
+        parts = [
+            torch.full((len(place.rows), 1), float(states[name].get("step", 0.0)))
+            for name, place in self._places[table].items()
+        ]
+        return torch.cat(parts)
+
     def state_names(self, table: str) -> tuple[str, ...]:
         """What torch calls the states of a table's parameters."""
         optimizer = self.tables[table].optimizer
         return optimizer.state_names if isinstance(optimizer, TorchOptimizer) else ()
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """A text that differs if one of these tensors does."""
+    found = xxhash.xxh3_64()
+    for name, tensor in tensors.items():
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().to("cpu").contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _fits(tensor: Tensor, dtype: torch.dtype) -> bool:
+    return tensor.is_floating_point() and tensor.dtype.itemsize <= dtype.itemsize
 
 
 def _rows(tensor: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class RowStore:
         """
         kernels, optimizer, number = self._kernels, self.table.optimizer, self._number.type
         if isinstance(optimizer, TorchOptimizer):
-            values = updated(optimizer, self.values(ids), self.table.width, gradients.to(self.dtype), lr, updates)
+            values = updated(optimizer, self.values(ids), self.table.width, gradients.to(self.dtype), lr)
             self.put_values(ids, values)
             return
         self._make_room(ids)

@@ -54,6 +54,8 @@ class StepLog(Generic[Part]):
     """The newest step whose rows each rank is known to have received."""
     earlier_ranks: dict[int, int] = field(default_factory=dict)
     """The number of ranks in steps of earlier crews that may not have been added."""
+    kept_verdicts: int = 2
+    """So many are kept of steps that have been added: as many as were told at once."""
 
     def stage(self, step: int, rank: int, part: Part) -> None:
         """Keep what a rank has pushed. What is known already has no effect."""
@@ -70,6 +72,7 @@ class StepLog(Generic[Part]):
 
     def decide(self, verdicts: Mapping[int, StepVerdict]) -> None:
         """Take in the verdicts on steps."""
+        self.kept_verdicts = max(self.kept_verdicts, len(verdicts))
         for step, verdict in verdicts.items():
             self.verdicts.setdefault(step, verdict)
 
@@ -130,5 +133,5 @@ class StepLog(Generic[Part]):
             self.applied = step
             del self.staged[step]
             self.earlier_ranks.pop(step, None)
-            for old in [number for number in self.verdicts if number < step - 1]:
+            for old in [number for number in self.verdicts if number <= step - self.kept_verdicts]:
                 del self.verdicts[old]

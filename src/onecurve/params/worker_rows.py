@@ -18,7 +18,10 @@ _PULLS_PER_WORKER = 1 << 40
 
 
 class Numbering(Protocol):
-    """Gives row steps their numbers."""
+    """Gives row steps their numbers: the run that a worker works for."""
+
+    def check(self) -> None:
+        """Called while the worker waits for servers; what it raises ends the waiting."""
 
     def number_step(self) -> tuple[int, Mapping[int, StepVerdict]]:
         """Return the number of the row step in which the worker pushes, and the verdicts on the latest ones."""
@@ -47,6 +50,7 @@ class WorkerRows(ServedTables):
             crew,
             servers,
             lambda address: servers.connect(address, name),
+            numbering.check,
             first_pull=worker * _PULLS_PER_WORKER,
         )
         self._client.received = RECEIVED_ALL

@@ -222,8 +222,9 @@ class RunBuilder:
         return agenda.resolved
 
     def _agenda(self, plan: Plan, process: JobProcess, deferred: DeferredModel) -> RunAgenda:
-        """Complete the plan, and say what must be proved of it."""
+        """Complete the plan, and say what must be proved of it. The files of the data are compared with their index."""
         job, proof = self._job, self._settings.proof
+        process.data.verify()
         if self._settings.manual:
             resolved = ResolvedPlan(plan)
         else:

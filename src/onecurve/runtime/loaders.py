@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
-from onecurve.data.order import Sample
+from onecurve.data.order import WHOLE, Sample
 from onecurve.data.training_data import TrainingData, open_dataset
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
@@ -27,4 +27,4 @@ def open_loaders(job: Job, data: TrainingData, plan: Plan, data_rank: int, worke
         return Loaders(training)
     reader = Reader(open_dataset(job.evaluate.data, "evaluate.data"), job.seed, job.collate)
     evaluation = EvaluationBatches(reader, plan, data_rank, workers)
-    return Loaders(training, evaluation, reader.batch([Sample(0, 0, 0)]))
+    return Loaders(training, evaluation, reader.batch([Sample(0, WHOLE, 0)]))

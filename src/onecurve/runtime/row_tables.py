@@ -64,10 +64,10 @@ def build_tables(
 ) -> Tables | None:
     """Connect the model with its rows; None if none are needed."""
     tables = tables_of(model)
-    dense = DenseRows(model, job.optimizers[""]) if access is not None and access.serves_parameters else None
+    dtype, group = master_dtype(plan.precision), mesh.data_group
+    dense = DenseRows(model, job.optimizers[""], dtype) if access is not None and access.serves_parameters else None
     if not tables and dense is None:
         return None
-    dtype, group = master_dtype(plan.precision), mesh.data_group
     exchanges: dict[str, Exchange] = {}
     served: dict[str, EmbeddingTable] = {}
     for name, table in tables.items():

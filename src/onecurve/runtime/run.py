@@ -90,7 +90,7 @@ class Run:
         try:
             report = self._trainer.step(batch.step, batch.rounds, batch.upcoming)
         except RowsLostError as error:
-            raise OnecurveError(f"{error}; {self._how_to_go_on()}") from None
+            raise OnecurveError(f"{error}; {self.how_to_go_on()}") from None
         self._note(report, late=self.reports_late)
         self._account(report, {"data": self._data_seconds, **report.seconds}, "other")
         report.memory = self.device.peak_memory()
@@ -235,7 +235,7 @@ class Run:
     @property
     def reports_late(self) -> bool:
         """True if a step's outcome should be read after the next step was queued, so that the host never waits."""
-        return self._trainer.update.skips_on_device
+        return self._trainer.update.skips_on_device and not self.job.async_workers
 
     @property
     def out_of_patience(self) -> bool:
@@ -319,7 +319,8 @@ class Run:
         self._checkpoint_seconds += seconds
         return seconds
 
-    def _how_to_go_on(self) -> str:
+    def how_to_go_on(self) -> str:
+        """What to do after the rows on servers are lost, for a person."""
         if self._checkpoints is None or self._checkpoints.saved_step < 0:
             return "there is no checkpoint to continue from: start the run again"
         return f"start the run again: it continues from the checkpoint of step {self._checkpoints.saved_step}"

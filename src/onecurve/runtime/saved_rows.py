@@ -106,7 +106,7 @@ class SavedRows:
     def for_checkpoint(self, step: int, saved: str, group: Group) -> RowsToSave:
         """Return what to save at a step. `saved`: name of the newest checkpoint that this run has saved; no save is
         running. All ranks of the group call it together."""
-        if not self._holders:
+        if not any(holder.tables for holder in self._holders):
             return RowsToSave()
         if self._full_save is not None and saved and step_of(saved) == self._full_save[0]:
             self._base, self._since = saved, self._full_save[1]

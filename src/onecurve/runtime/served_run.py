@@ -7,13 +7,13 @@ changes them.
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor
 
 from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.job.job import Job
 from onecurve.job.row_point import StepVerdict
+from onecurve.params.dense_rows import digest
 from onecurve.params.served_tables import ServedTables
 from onecurve.params.tickets import Tickets
 from onecurve.runtime.run import Run
@@ -44,9 +44,6 @@ class ServedRun:
             name: {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
             for name, state in states.items()
         }
-        # A run without tables does not save the number of updates, but its optimizer does.
-        taken = [int(state["step"]) for state in only_tensors.values() if "step" in state]
-        self._tables.updates = max([self._tables.updates, *taken])
         self._served.load_dense(self._dense.reader(self._tensors, only_tensors), self._tables.updates)
         return Tickets(
             counted=self._run.first_step,
@@ -62,7 +59,13 @@ class ServedRun:
         return self._served.crew.number
 
     @property
+    def unsent(self) -> str:
+        """Digest of the tensors that are not on the servers."""
+        return digest({name: self._tensors[name] for name in self._dense.unsent})
+
+    @property
     def facts(self) -> str:
+        """What the run has found out about its job, as JSON."""
         return to_json(self._run.components.facts)
 
     def fill(self, row_step: int, verdicts: Mapping[int, StepVerdict]) -> None:
@@ -104,17 +107,7 @@ class ServedRun:
         width = {name: self._dense.tables[name].width for name in tables}
         self._dense.write({name: values[:, : width[name]] for name, values in tables.items()}, self._tensors)
         trained = {tensor.name: tensor.local for tensor in self._update.local_tensors}
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in trained}
-        for name, values in tables.items():
-            for number, state in enumerate(self._dense.state_names(name), 1):
-                found = {each: torch.empty_like(trained[each]) for each in self._dense.names(name)}
-                self._dense.write({name: values[:, number * width[name] : (number + 1) * width[name]]}, found)
-                for each, tensor in found.items():
-                    states[each][state] = tensor
-        for state_of in states.values():
-            if state_of:
-                state_of["step"] = torch.tensor(float(self._tables.updates))
-        self._update.load_state(states)
+        self._update.load_state(self._dense.states(tables, trained))
 
     def _pauses_after(self, step: int) -> bool:
         save = self._run.job.save if self._run.components.checkpoints is not None else None

@@ -14,6 +14,7 @@ from onecurve.device.device import Device
 from onecurve.job.job import Job
 from onecurve.job.row_point import StepVerdict
 from onecurve.model.deferred import DeferredModel
+from onecurve.params.dense_rows import digest
 from onecurve.params.worker_rows import WorkerRows
 from onecurve.runtime.assembly import TrialResults, assemble
 from onecurve.runtime.row_tables import RowAccess
@@ -35,8 +36,10 @@ class StepWorker:
         access: RowAccess,
         start: TrainState,
         steps: int,
+        unsent: str,
     ) -> None:
-        """`facts`: of the run. `access`: makes `WorkerRows`. `start`: where the run began. `steps`: of all of it."""
+        """`facts`: of the run. `access`: makes `WorkerRows`. `start`: where the run began. `steps`: of all of it.
+        `unsent`: digest of the tensors that the run does not send."""
         self._data, self._plan, self._start = data, facts.resolved.plan, start
         mesh = make_mesh(self._plan.mesh, 0, device.kind)
         trials = TrialResults(facts.loss_note or "", facts.leaves_unused)
@@ -49,6 +52,13 @@ class StepWorker:
         rows.dense_gradients = lambda: {tensor.name: tensor.local.grad for tensor in assembly.part.trainable}
         self._tensors = {tensor.name: tensor.local for tensor in assembly.part.state}
         self._is_first = True
+        names = self._dense.unsent
+        if digest({name: self._tensors[name] for name in names}) != unsent:
+            raise OnecurveError(
+                f"model: {buffers_text(names)} have other values than the run's, and cannot be sent to workers because "
+                "they are no floating-point numbers, or have more digits than the parameters; with mode='async' make "
+                "them in the model's constructor"
+            )
 
     def compute(self, step: int, known: int, verdicts: Mapping[int, StepVerdict]) -> StepReport:
         """Compute a step with weights that have all row steps up to `known`. `verdicts`: on the latest ones."""
@@ -58,13 +68,18 @@ class StepWorker:
         begin = self._start.samples_after(step - 1, self._plan.global_batch)
         bounds = [share_bounds(self._plan, 0, begin, number) for number in range(self._plan.rounds)]
         report = self._trainer.step(step, [self._data.micro(*bound) for bound in bounds])
+        report.memory = self._part.device.peak_memory()
         if self._is_first:
             self._refuse_changed(buffers)
         self._is_first = False
         return report
 
     def _refuse_changed(self, before: Mapping[str, torch.Tensor]) -> None:
-        changed = [name for name, tensor in self._part.module.named_buffers() if not torch.equal(tensor, before[name])]
+        changed = [
+            name
+            for name, tensor in self._part.module.named_buffers()
+            if name not in before or not torch.allclose(tensor, before[name], rtol=0, atol=0, equal_nan=True)
+        ]
         if changed:
             raise OnecurveError(
                 f"model: forward changes {buffers_text(changed)}, of which every worker would have other values; with "

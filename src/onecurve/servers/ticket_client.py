@@ -1,5 +1,6 @@
 """A worker's connection to the run that it works for."""
 
+import select
 import ssl
 import threading
 from collections.abc import Mapping
@@ -45,13 +46,20 @@ class TicketClient:
         except OSError as error:
             raise LostRunError(f"the run cannot be reached at {address} ({error.strerror or error})") from None
         self._socket.settimeout(None)
-        self._sending = threading.Lock()
+        self._using = threading.Lock()
+        """Held by the thread that sends or receives: a connection with TLS cannot be used by two at the same time."""
         self._is_closed = threading.Event()
+        self._is_lost = False
         threading.Thread(target=self._stay_alive, name="onecurve worker", daemon=True).start()
 
-    def join(self, job: Mapping[str, str]) -> Joined:
-        """Take part. `job`: the fingerprint of this worker's."""
-        return self._ask(Join(job), Joined)
+    def join(self, job: Mapping[str, str], is_own: bool) -> Joined:
+        """Take part. `job`: the fingerprint of this worker's. `is_own`: the run has started it."""
+        return self._ask(Join(job, is_own), Joined)
+
+    def check(self) -> None:
+        """Raise a LostRunError if the connection is lost."""
+        if self._is_lost:
+            raise LostRunError("the connection to the run is lost")
 
     def ticket(self, done: Done | None) -> Ticket | None:
         """Return the next ticket, and have the last one counted; None if there is nothing more to do."""
@@ -65,9 +73,9 @@ class TicketClient:
         answer = self._ask(AskNumber(), Number)
         return answer.row_step, answer.verdicts
 
-    def fail(self, text: str) -> None:
-        """Say why this worker cannot go on: nor can the run."""
-        self._send(Failed(text))
+    def fail(self, text: str, lost_rows: bool) -> None:
+        """Say why this worker cannot go on. `lost_rows`: the run can be started again from its checkpoint."""
+        self._send(Failed(text, lost_rows))
 
     def close(self) -> None:
         self._is_closed.set()
@@ -90,7 +98,7 @@ class TicketClient:
 
     def _send(self, message: TicketMessage) -> None:
         try:
-            with self._sending:
+            with self._using:
                 self._socket.sendall(encoded(message))
         except OSError as error:
             raise LostRunError(f"the connection to the run is lost ({error.strerror or error})") from None
@@ -102,7 +110,10 @@ class TicketClient:
         found = bytearray()
         while len(found) < length:
             try:
-                piece = self._socket.recv(length - len(found))
+                if not self._has_received():
+                    continue
+                with self._using:
+                    piece = self._socket.recv(length - len(found))
             except OSError as error:
                 raise LostRunError(f"the connection to the run is lost ({error.strerror or error})") from None
             if not piece:
@@ -110,9 +121,16 @@ class TicketClient:
             found += piece
         return bytes(found)
 
+    def _has_received(self) -> bool:
+        """Wait for a short time until there is something to receive."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        return bool(select.select([self._socket], [], [], _ALIVE_SECONDS)[0])
+
     def _stay_alive(self) -> None:
         while not self._is_closed.wait(_ALIVE_SECONDS):
             try:
                 self._send(Alive())
             except LostRunError:
-                return  # whoever asks next finds out
+                self._is_lost = True
+                return

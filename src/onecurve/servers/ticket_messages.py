@@ -1,4 +1,7 @@
-"""What a worker and the run that it works for say to each other: JSON, with the length before it."""
+"""What a worker and the run that it works for say to each other: MessagePack, with the length before it.
+
+Not JSON, which has no NaN: a step whose loss is not finite must be told.
+"""
 
 import asyncio
 import struct
@@ -23,6 +26,8 @@ class Join(TicketMessage, frozen=True):
 
     job: Mapping[str, str]
     """The fingerprint of its job."""
+    is_own: bool
+    """True if the run has started it."""
 
 
 class Joined(TicketMessage, frozen=True):
@@ -37,6 +42,8 @@ class Joined(TicketMessage, frozen=True):
     """The run has begun after this step,"""
     position: int
     """with the sample at this position of the data."""
+    unsent: str
+    """Digest of the tensors that are not on the servers, which the worker must have too."""
 
 
 class Ask(TicketMessage, frozen=True):
@@ -89,13 +96,15 @@ class Failed(TicketMessage, frozen=True):
     """Why the other side cannot go on."""
 
     text: str
+    lost_rows: bool = False
+    """True if the run can be started again from its checkpoint."""
 
 
 AnyMessage = Join | Joined | Ask | Ticket | AskNumber | Number | Done | Alive | End | Failed
 
 
 def encoded(message: TicketMessage) -> bytes:
-    text = msgspec.json.encode(message)
+    text = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(text)) + text
 
 
@@ -109,7 +118,7 @@ def announced(length: bytes) -> int:
 
 def decoded(text: bytes) -> TicketMessage:
     try:
-        message: TicketMessage = msgspec.json.decode(text, type=AnyMessage)
+        message: TicketMessage = msgspec.msgpack.decode(text, type=AnyMessage)
         return message
     except msgspec.DecodeError as error:
         raise OnecurveError(f"a message cannot be read ({error})") from None

@@ -14,6 +14,7 @@ import msgspec
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.row_point import StepVerdict
+from onecurve.params.row_client import RowsLostError
 from onecurve.params.tickets import Tickets
 from onecurve.servers.greeting import welcome
 from onecurve.servers.ticket_messages import (
@@ -32,8 +33,11 @@ from onecurve.servers.ticket_messages import (
     receive,
 )
 
-_SILENT_SECONDS = 5.0
-"""A worker that has said nothing for so long is lost. It says every second that it lives."""
+_SILENT_SECONDS = 15.0
+"""A worker that has said nothing for so long is lost. It says every second that it lives, unless something holds the
+lock of its interpreter."""
+_AGAIN_SECONDS = 1.0
+"""Before that, what it has said is read that this process had no time for."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +47,6 @@ class Counted:
     """A ticket that counts now."""
 
     done: Done
-    worker: int
     step: int
     """So many count."""
     is_paused: bool
@@ -54,17 +57,22 @@ class Counted:
 class WorkerLost:
     """A worker that is gone, or silent."""
 
-    worker: int
-    ticket: int | None
-    """What it has left, and another one computes."""
+    worker: str
+    """Its number, and where it is."""
+    is_own: bool
+    """True if the run has started it."""
 
 
 @dataclass(frozen=True)
 class WorkerFailed:
     """A worker that cannot go on, and says why."""
 
-    worker: int
+    worker: str
+    is_own: bool
+    ticket: int | None
+    """What it has left, and another one computes, if the run goes on."""
     text: str
+    lost_rows: bool = False
 
 
 TicketEvent = Counted | WorkerLost | WorkerFailed
@@ -73,9 +81,14 @@ TicketEvent = Counted | WorkerLost | WorkerFailed
 @dataclass
 class _Worker:
     number: int
+    address: str
+    is_own: bool = True
     ticket: int | None = None
     row_step: int | None = None
     """The row step in which it pushes the ticket."""
+
+    def __str__(self) -> str:
+        return f"worker {self.number} at {self.address}"
 
     def has_pushed(self, done: Done) -> bool:
         """True if that is the row step which it says it has pushed."""
@@ -105,11 +118,14 @@ class TicketServer:
         self._changed: asyncio.Condition
         self._filling: asyncio.Lock
         self._is_over = False
+        self._error: OSError | None = None
         self._loop = asyncio.new_event_loop()
         begun = threading.Event()
         self._thread = threading.Thread(target=self._run, args=[begun], name="onecurve tickets", daemon=True)
         self._thread.start()
         begun.wait()
+        if not self.address:
+            raise OnecurveError(f"no worker could connect: {listen} is not an address of this host") from self._error
 
     def pause(self) -> None:
         """Pause as soon as possible; `Counted.is_paused` says when."""
@@ -143,11 +159,18 @@ class TicketServer:
 
     async def _serve(self, begun: threading.Event) -> None:
         self._changed, self._filling = asyncio.Condition(), asyncio.Lock()
-        server = await asyncio.start_server(self._accept, self._listen, 0, ssl=self._tls)
-        self.address = f"{self._listen}:{server.sockets[0].getsockname()[1]}"
-        begun.set()
-        async with server:
-            await server.serve_forever()
+        try:
+            server = await asyncio.start_server(self._accept, self._listen, 0, ssl=self._tls)
+            self.address = f"{self._listen}:{server.sockets[0].getsockname()[1]}"
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            begun.set()
+        try:
+            await asyncio.Event().wait()  # until this task is cancelled
+        finally:
+            server.close()  # without waiting for connections
 
     def _do(self, change: Callable[[], None]) -> None:
         """Change the tickets, and let those look again who wait for one."""
@@ -167,14 +190,15 @@ class TicketServer:
             writer.close()
             return
         self._workers += 1
-        worker = _Worker(self._workers)
+        host, *_ = writer.get_extra_info("peername") or ("an unknown address",)
+        worker = _Worker(self._workers, str(host))
         try:
             await self._answer_all(worker, reader, writer)
         except asyncio.CancelledError:
             return  # the run ends; Python 3.11 would report it as an error
         except (OSError, EOFError, TimeoutError, OnecurveError) as error:
-            _log.info("worker %d is lost: %s", worker.number, error or type(error).__name__)
-            self.events.put(WorkerLost(worker.number, worker.ticket))
+            _log.info("%s is lost: %s", worker, error or type(error).__name__)
+            self.events.put(WorkerLost(str(worker), worker.is_own))
         finally:
             writer.close()
             await self._take_back(worker)
@@ -184,14 +208,13 @@ class TicketServer:
         answering: asyncio.Task[None] | None = None
         try:
             while True:
-                async with asyncio.timeout(_SILENT_SECONDS):
-                    message = await receive(reader)
+                message = await self._next_message(reader)
                 if isinstance(message, Alive):
                     continue
                 if answering is not None and not answering.done():
                     raise OnecurveError("it has asked before it was answered")
                 if isinstance(message, Failed):
-                    self.events.put(WorkerFailed(worker.number, message.text))
+                    self._note_failure(worker, message.text, message.lost_rows)
                     return
                 # While it waits for its answer, it is heard: it may be lost meanwhile.
                 answering = asyncio.create_task(self._answer(worker, message, writer))
@@ -200,21 +223,38 @@ class TicketServer:
                 answering.cancel()
                 await asyncio.gather(answering, return_exceptions=True)
 
+    async def _next_message(self, reader: asyncio.StreamReader) -> TicketMessage:
+        receiving = asyncio.ensure_future(receive(reader))
+        for seconds in (_SILENT_SECONDS, _AGAIN_SECONDS):
+            await asyncio.wait([receiving], timeout=seconds)
+            if receiving.done():
+                return receiving.result()
+        receiving.cancel()
+        raise TimeoutError(f"it was silent for {_SILENT_SECONDS:g} s")
+
+    def _note_failure(self, worker: _Worker, text: str, lost_rows: bool = False) -> None:
+        self.events.put(WorkerFailed(str(worker), worker.is_own, worker.ticket, text, lost_rows))
+
     async def _answer(self, worker: _Worker, message: TicketMessage, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(encoded(await self._answer_to(worker, message)))
+        except Exception as error:  # the thread that trains must be told
+            self._note_failure(worker, f"{type(error).__name__}: {error}")
+
+    async def _answer_to(self, worker: _Worker, message: TicketMessage) -> TicketMessage:
         if isinstance(message, Join):
-            answer = self._join(worker, message)
-        elif isinstance(message, AskNumber) and worker.ticket is not None:
-            answer = await self._number(worker)
-        elif isinstance(message, Ask) and worker.ticket is None:
-            answer = await self._next_ticket(worker)
-        elif isinstance(message, Done) and worker.ticket is not None and worker.has_pushed(message):
+            return self._join(worker, message)
+        if isinstance(message, AskNumber) and worker.ticket is not None:
+            return await self._number(worker)
+        if isinstance(message, Ask) and worker.ticket is None:
+            return await self._next_ticket(worker)
+        if isinstance(message, Done) and worker.ticket is not None and worker.has_pushed(message):
             await self._count(worker, message)
-            answer = End() if message.leaves else await self._next_ticket(worker)
-        else:
-            answer = Failed(f"{type(message).__name__} was not expected")
-        writer.write(encoded(answer))
+            return End() if message.leaves else await self._next_ticket(worker)
+        return Failed(f"{type(message).__name__} was not expected")
 
     def _join(self, worker: _Worker, message: Join) -> TicketMessage:
+        worker.is_own = message.is_own
         differing = [name for name, value in self._job.items() if message.job.get(name) != value]
         if differing or len(message.job) != len(self._job):
             return Failed(f"the job of this worker differs from the run's: {', '.join(differing) or 'more fields'}")
@@ -242,8 +282,7 @@ class TicketServer:
         async with self._changed:
             self._tickets.count(message.pushed)
             worker.ticket = worker.row_step = None
-            counted = Counted(message, worker.number, self._tickets.counted, self._tickets.is_paused)
-            self.events.put(counted)
+            self.events.put(Counted(message, self._tickets.counted, self._tickets.is_paused))
             self._changed.notify_all()
 
     async def _take_back(self, worker: _Worker) -> None:
@@ -255,7 +294,9 @@ class TicketServer:
                 try:
                     await asyncio.to_thread(partial(self._fill, worker.row_step, dict(self._tickets.verdicts)))
                 except Exception as error:  # the thread that trains must be told
-                    self.events.put(WorkerFailed(worker.number, str(error)))
+                    self._note_failure(
+                        _Worker(worker.number, worker.address), str(error), isinstance(error, RowsLostError)
+                    )
                     return
         async with self._changed:
             if worker.row_step is not None:

@@ -6,7 +6,6 @@ It reads one line of JSON from its standard input, a `WorkerOrder`: no list of p
 """
 
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +19,8 @@ from onecurve.describe.errors import full_text
 from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.worker_order import WorkerOrder
 from onecurve.device.collectives import Group
-from onecurve.device.device import local_device
+from onecurve.device.cores import unpin_cores
+from onecurve.device.device import local_device, visible_devices
 from onecurve.device.parent_process import die_with_parent
 from onecurve.job.embedding import EmbeddingTable
 from onecurve.job.job import Job
@@ -28,6 +28,7 @@ from onecurve.job.script import load_job
 from onecurve.launch.local_workers import LOST_RUN_STATUS
 from onecurve.model.deferred import defer_init
 from onecurve.params.dense_rows import DenseRows
+from onecurve.params.row_client import RowsLostError
 from onecurve.params.row_store import StoredTable
 from onecurve.params.step_log import RowCrew
 from onecurve.params.worker_rows import WorkerRows
@@ -49,27 +50,31 @@ _log = logging.getLogger(__name__)
 
 def work(order: WorkerOrder, is_leaving: Callable[[], bool] = lambda: False) -> None:
     """Compute steps until the run is over, or this worker is to leave."""
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // order.workers))
+    unpin_cores()  # the run's own process may have some for itself
+    devices = visible_devices()
+    torch.set_num_threads(max(1, devices.cores // order.workers))
     job = load_job(Path(order.script), order.arguments)
     data, deferred = open_data(job), defer_init(job.model, job.seed)
     with TicketClient(order.tickets, bytes.fromhex(order.rows.key), client_context(order.rows.tls)) as client:
-        joined = client.join(fingerprint(job, deferred.module, data))
+        joined = client.join(fingerprint(job, deferred.module, data), is_own=order.is_own)
         try:
             facts = from_json(JobFacts, joined.facts.encode(), "facts")
             access = RowAccess(_worker_rows(job, order, joined, client), serves_parameters=True)
             start = TrainState(step=joined.step, position=joined.position)
-            worker = StepWorker(job, data, deferred, facts, local_device(order.number), access, start, joined.steps)
+            device = local_device(order.number % devices.devices)
+            steps, unsent = joined.steps, joined.unsent
+            worker = StepWorker(job, data, deferred, facts, device, access, start, steps, unsent)
             _compute_all(worker, client, is_leaving)
         except LostRunError:
             raise
         except Exception as error:
-            client.fail(full_text(error))
+            client.fail(full_text(error), isinstance(error, RowsLostError))
             raise
 
 
 def _compute_all(worker: StepWorker, client: TicketClient, is_leaving: Callable[[], bool]) -> None:
     done: Done | None = None
-    while (ticket := client.ticket(done)) is not None:
+    while not (done is None and is_leaving()) and (ticket := client.ticket(done)) is not None:
         report = worker.compute(ticket.step, ticket.known, ticket.verdicts)
         done = _done(report, worker.rows, is_leaving())
 
@@ -98,7 +103,8 @@ def _worker_rows(job: Job, order: WorkerOrder, joined: Joined, client: TicketCli
 
 def main() -> int:
     order = from_json(WorkerOrder, sys.stdin.readline().encode(), "order")
-    die_with_parent(order.parent)
+    if order.parent is not None:
+        die_with_parent(order.parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # of the terminal: the run decides
         signal.signal(number, signal.SIG_IGN)
     try:
@@ -106,8 +112,8 @@ def main() -> int:
     except LostRunError as error:
         _log.info("%s", error)
         return LOST_RUN_STATUS
-    except Exception:  # the run has been told, and shows it
-        _log.info("worker %d", order.number, exc_info=True)
+    except Exception as error:
+        print(f"onecurve: worker {order.number}: {full_text(error)}", file=sys.stderr, flush=True)
         return 1
     return 0
 

@@ -83,6 +83,8 @@ def prepare(
     manual = backward == "mine"
     if not manual:
         refuse_manual_backward(job, "prepare: run.step cannot train this job")
+    if job.async_workers:
+        raise OnecurveError("prepare: with mode='async' workers compute the steps; train this job with `onecurve run`")
     rank = loop_rank()
     if rank is None and is_rank_of_launcher() and not is_rank_of_torchrun():
         raise OnecurveError(

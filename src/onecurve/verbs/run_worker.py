@@ -1,9 +1,11 @@
 """One rank of `onecurve run`: the training loop, its records, and the files in the run's folder."""
 
 import json
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -178,7 +180,8 @@ class Training:
             return (run.step(batch) for batch in run)
         assert run.job.row_servers is not None
         rows = row_address(run.job.row_servers, self._launcher, run.world)
-        return AsyncTraining(run, self._request, rows, lambda: self._stop is not None and self._stop())
+        say = self._launcher.say if self._launcher is not None else partial(print, file=sys.stderr, flush=True)
+        return AsyncTraining(run, self._request, rows, lambda: self._stop is not None and self._stop(), say)
 
 
 def _loop(run: Run, reports: Iterable[StepReport], log: RunLog, launcher: Launcher | None) -> LoopProgress:

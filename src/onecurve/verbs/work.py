@@ -1,6 +1,5 @@
 """onecurve work: compute steps of a run that is asynchronous, on this machine."""
 
-import os
 import signal
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -17,7 +16,8 @@ from onecurve.verbs.async_worker import work as compute_steps
 def work(script: Script, arguments: Sequence[str] = (), *, say: Callable[[str], None] = lambda _: None) -> None:
     """Compute steps of a run with `mode="async"` and servers of `onecurve serve`, until it is over.
 
-    At SIGINT (Ctrl-C), SIGTERM or SIGHUP this worker finishes its step and leaves; the run goes on.
+    At SIGINT (Ctrl-C), SIGTERM or SIGHUP this worker finishes its step and leaves; the run goes on. At a second signal
+    it ends at once, and another worker computes its step.
 
     Args:
         script: The same Python file as the run's.
@@ -35,8 +35,9 @@ def work(script: Script, arguments: Sequence[str] = (), *, say: Callable[[str], 
     signals: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
-        if not signals:
-            say("leaving after this step")
+        if signals:
+            raise SystemExit(128 + number)
+        say("leaving after this step")
         signals.append(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -49,6 +50,6 @@ def work(script: Script, arguments: Sequence[str] = (), *, say: Callable[[str], 
         rows=rows,
         number=0,
         workers=1,
-        parent=os.getppid(),
+        parent=None,
     )
     compute_steps(order, lambda: bool(signals))

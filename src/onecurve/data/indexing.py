@@ -1,0 +1,251 @@
+"""Makes the index of data in files: in parallel, continued where it was broken off, and only for files that are new."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from onecurve.data.file_format import BadFileError, FilePart
+from onecurve.data.formats import FORMATS, HEAD_BYTES, NAMES, recognized
+from onecurve.data.index_file import DataPiece, IndexFile, write_index
+from onecurve.data.sample_folder import NAME as FOLDER
+from onecurve.data.sample_folder import FolderFile, FolderFiles, encode_files
+from onecurve.data.storage import DataFile, HashedStream, Storage
+from onecurve.describe.errors import OnecurveError
+
+INDEX_NAME = "_onecurve.index"
+_JOURNAL_NAME = "_onecurve.index.journal"
+_FILES_AT_ONCE = 64
+"""Small files are given to a process in groups of so many."""
+
+
+@dataclass(frozen=True)
+class DataLocation:
+    """Data in files: a folder, and which of its files."""
+
+    folder: str
+    pattern: str = "*"
+
+    @staticmethod
+    def at(location: str) -> "DataLocation":
+        """`location`: a folder, a file, a glob such as `data/*.jsonl`, or a URL that fsspec knows."""
+        parts = location.rstrip("/").split("/")
+        fixed = next((at for at, part in enumerate(parts) if any(sign in part for sign in "*?[")), len(parts))
+        folder = "/".join(parts[:fixed]) or ("/" if location.startswith("/") else ".")
+        if fixed < len(parts):
+            return DataLocation(folder, "/".join(parts[fixed:]))
+        if "://" not in location and Path(location).is_file():
+            return DataLocation("/".join(parts[:-1]) or ".", parts[-1])
+        return DataLocation(folder)
+
+    def files(self) -> list[DataFile]:
+        """The files, in the order of their paths."""
+        found = (file for file in Storage(self.folder).files() if fnmatchcase(file.path, self.pattern))
+        return sorted(found, key=lambda file: file.path)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What was done."""
+
+    path: str
+    format: str
+    files: int
+    samples: int
+    bytes: int
+    scanned: int
+    """Files that were read; the others were known from before."""
+
+
+class _Scanned(msgspec.Struct, frozen=True):
+    """What was found in one file, as the journal has it."""
+
+    path: str
+    size: int
+    stamp: int
+    hash: int
+    parts: Sequence[tuple[int, bytes]]
+    """Samples of each part, and its details."""
+
+
+def build_index(
+    dataset: DataLocation,
+    *,
+    out: Path | None = None,
+    format: str | None = None,
+    processes: int | None = None,
+    progress: Callable[[int, int], None] = lambda _, __: None,
+) -> Indexed:
+    """Write the index of a dataset. `out`: the file; None for one in its folder. `progress`: told bytes done, and all.
+
+    A file that is known from an earlier index, and has the same size and time, is not read again.
+    """
+    files = dataset.files()
+    if not files:
+        raise OnecurveError(f"{dataset.folder}: there is no file {dataset.pattern!r} in it")
+    storage = Storage(dataset.folder)
+    path = out or default_index_path(dataset)
+    name = _format_of(storage, files, format)
+    known = _known(path, name)
+    journal = path.with_name(_JOURNAL_NAME)
+    known |= _from_journal(journal, name)
+    missing = [file for file in files if not _is_same(known.get(file.path), file)]
+    total = sum(file.size for file in files)
+    done = total - sum(file.size for file in missing)
+    progress(done, total)
+    with journal.open("ab") as notes:
+        if not journal.stat().st_size:
+            notes.write(_line(name))
+        for scanned in _scan_all(dataset.folder, name, missing, processes):
+            known[scanned.path] = scanned
+            notes.write(_line(scanned))
+            notes.flush()
+            done += scanned.size
+            progress(done, total)
+    pieces = list(_pieces(name, [known[file.path] for file in files]))
+    write_index(path, name, {"pattern": dataset.pattern}, pieces)
+    journal.unlink()
+    samples = sum(piece.samples for piece in pieces)
+    return Indexed(path=str(path), format=name, files=len(files), samples=samples, bytes=total, scanned=len(missing))
+
+
+def default_index_path(dataset: DataLocation) -> Path:
+    """Where the index of local data is: in its folder."""
+    storage = Storage(dataset.folder)
+    if not storage.is_local:
+        raise OnecurveError(f"{dataset.folder}: name the file of the index with --out; it is not written there")
+    return storage.local_path(INDEX_NAME)
+
+
+def _format_of(storage: Storage, files: Sequence[DataFile], format: str | None) -> str:
+    """The format that all files have, as the first one shows it."""
+    if format is not None:
+        return format
+    with storage.open(files[0].path) as file:
+        found = recognized(files[0].path, file.read(HEAD_BYTES))
+    if found is None:
+        raise OnecurveError(
+            f"{storage.location}/{files[0].path}: its format is not known; it can be {', '.join(NAMES)}. Move away "
+            "what is no data, or give a glob such as 'data/*.jsonl'"
+        )
+    return found
+
+
+def _known(path: Path, format: str) -> dict[str, _Scanned]:
+    """What an earlier index says, by path."""
+    if not path.exists():
+        return {}
+    index = IndexFile(path)
+    if index.format != format:
+        return {}
+    found: dict[str, _Scanned] = {}
+    for number in range(len(index)):
+        piece = index.piece(number)
+        if format == FOLDER:
+            found |= {each.path: each for each in _files_of(piece)}
+            continue
+        before = found.get(piece.path)
+        part = (piece.samples, np.asarray(piece.details, np.uint64).tobytes())
+        parts = (*(before.parts if before is not None else ()), part)
+        found[piece.path] = _Scanned(piece.path, piece.size, piece.stamp, piece.hash, parts)
+    return found
+
+
+def _files_of(piece: DataPiece) -> Iterator[_Scanned]:
+    files = FolderFiles(np.asarray(piece.details, np.uint64), piece.samples)
+    for offset in range(piece.samples):
+        file = files.file(offset)
+        yield _Scanned(f"{piece.path}/{file.name}", file.size, file.stamp, file.hash, [(1, b"")])
+
+
+def _from_journal(journal: Path, format: str) -> dict[str, _Scanned]:
+    """What was found before the indexing was broken off; a line that is not complete ends it."""
+    found: dict[str, _Scanned] = {}
+    lines = journal.read_bytes().splitlines() if journal.exists() else []
+    if not lines or lines[0] != _line(format).rstrip():
+        journal.unlink(missing_ok=True)
+        return {}
+    for line in lines[1:]:
+        try:
+            scanned = msgspec.json.decode(line, type=_Scanned)
+        except msgspec.DecodeError:
+            break
+        found[scanned.path] = scanned
+    return found
+
+
+def _line(content: object) -> bytes:
+    return msgspec.json.encode(content) + b"\n"
+
+
+def _is_same(known: _Scanned | None, file: DataFile) -> bool:
+    return known is not None and (known.size, known.stamp) == (file.size, file.stamp)
+
+
+def _scan_all(folder: str, format: str, files: Sequence[DataFile], processes: int | None) -> Iterator[_Scanned]:
+    """Scan files, several at the same time; in their order."""
+    count = processes or len(os.sched_getaffinity(0))
+    scan = partial(_scan, folder, format)
+    if count == 1 or len(files) < 2:
+        yield from map(scan, files)
+        return
+    chunk = max(1, min(_FILES_AT_ONCE, len(files) // (4 * count)))
+    with ProcessPoolExecutor(count) as pool:
+        yield from pool.map(scan, files, chunksize=chunk)
+
+
+def _scan(folder: str, format: str, file: DataFile) -> _Scanned:
+    storage = Storage(folder)
+    with storage.open(file.path) as opened:
+        head = opened.read(HEAD_BYTES)
+        opened.seek(0)
+        found = recognized(file.path, head)
+        if found != format and not (format in FORMATS and FORMATS[format].recognizes(file.path, head)):
+            what = "of an unknown format" if found is None else f"a file of {found}"
+            raise OnecurveError(
+                f"{folder}/{file.path}: it is {what}, but the others are of {format}; move it away, or give a glob"
+            )
+        stream = HashedStream(opened)
+        try:
+            parts = FORMATS[format].scan(stream, file.size) if format in FORMATS else [FilePart(1)]
+        except BadFileError as error:
+            raise BadFileError(f"{folder}/{file.path}: {error}") from None
+        encoded = [(part.samples, np.asarray(part.details, np.uint64).tobytes()) for part in parts]
+        return _Scanned(file.path, file.size, file.stamp, stream.finish(), encoded)
+
+
+def _pieces(format: str, files: Iterable[_Scanned]) -> Iterator[DataPiece]:
+    if format == FOLDER:
+        yield from _classes(files)
+        return
+    for file in files:
+        for number, (samples, details) in enumerate(file.parts):
+            yield DataPiece(
+                path=file.path,
+                size=file.size,
+                stamp=file.stamp,
+                hash=file.hash,
+                samples=samples,
+                part=number,
+                details=np.frombuffer(details, np.uint64),
+            )
+
+
+def _classes(files: Iterable[_Scanned]) -> Iterator[DataPiece]:
+    """One piece for each class, with its files."""
+    classes: dict[str, list[FolderFile]] = {}
+    for file in files:
+        folder, slash, name = file.path.partition("/")
+        if not slash:
+            raise OnecurveError(f"{file.path}: it is in no class; put each class into a folder of its own")
+        classes.setdefault(folder, []).append(FolderFile(name, file.size, file.stamp, file.hash))
+    for folder in sorted(classes):
+        members = classes[folder]
+        size = sum(member.size for member in members)
+        yield DataPiece(path=folder, size=size, stamp=0, hash=0, samples=len(members), details=encode_files(members))

@@ -1,0 +1,49 @@
+"""Several sources, mixed by weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from onecurve.data.mix_order import MixOrder, Mixture
+from onecurve.data.order import Order
+from onecurve.data.source import Source
+from onecurve.describe.errors import OnecurveError
+
+
+class MixedSource(Source):
+    """Samples of several sources. Their pieces are numbered one after the other."""
+
+    def __init__(self, weights: Mapping[str, float], sources: Mapping[str, Source]) -> None:
+        if weights.keys() != sources.keys():
+            raise OnecurveError(
+                f"mix: each source needs a weight; there are weights for {', '.join(weights)}, and sources "
+                f"{', '.join(sources)}"
+            )
+        self._sources = [sources[name] for name in weights]
+        self._mixture = Mixture(list(weights.values()))
+        self._first_pieces = np.concatenate(([0], np.cumsum([len(each.piece_sizes) for each in self._sources])))
+        super().__init__(np.concatenate([each.piece_sizes for each in self._sources]), 1)
+        self._length = self._mixture.positions_without_repetition([len(each) for each in self._sources])
+
+    def __len__(self) -> int:
+        """The samples after which one of the sources begins anew."""
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        source = int(self._mixture.sources(index, index + 1)[0])
+        return self._sources[source][self._mixture.taken(source, index)]
+
+    def read(self, piece: int, offset: int) -> Any:
+        source = int(np.searchsorted(self._first_pieces, piece, side="right")) - 1
+        return self._sources[source].read(piece - int(self._first_pieces[source]), offset)
+
+    def order(self, seed: int) -> Order:
+        orders = [each.order(seed + number) for number, each in enumerate(self._sources)]
+        return MixOrder(self._mixture, orders, [len(each.piece_sizes) for each in self._sources])
+
+    def verify(self) -> None:
+        for each in self._sources:
+            each.verify()

@@ -1,0 +1,128 @@
+"""The sources of data that a user writes into a job."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from onecurve.data.folder_source import FolderSource
+from onecurve.data.json_lines import JsonLinesFormat
+from onecurve.data.mix import MixedSource
+from onecurve.data.parquet_file import ParquetFormat
+from onecurve.data.source import FileSource, Source
+from onecurve.data.tar_file import TarFormat
+from onecurve.data.tf_record import TfRecordFormat
+from onecurve.data.token_source import TokenSource
+
+_WINDOW = 16
+
+
+def jsonl(path: str, *, window: int = _WINDOW, index: str | None = None) -> FileSource:
+    """JSON lines, plain or compressed (.gz, .zst): each sample is what a line says, for example a dict.
+
+    Args:
+        path: A folder, a file, a glob such as `"data/*.jsonl"`, or a URL that fsspec knows.
+        window: So many files are shuffled together. Default: 16.
+        index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
+
+    Example::
+
+        oc.data.jsonl("reviews/").map(lambda line: (encode(line["text"]), line["stars"]))
+    """
+    return FileSource(path, JsonLinesFormat(), window, index)
+
+
+def parquet(
+    path: str, *, columns: Sequence[str] | None = None, window: int = _WINDOW, index: str | None = None
+) -> FileSource:
+    """Parquet files: each sample is a dict of column → value.
+
+    Args:
+        path: A folder, a file, a glob, or a URL that fsspec knows.
+        columns: Those that are read. Default: None, all.
+        window: So many row groups are shuffled together; they are in memory. Default: 16.
+        index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
+
+    Example::
+
+        oc.data.parquet("clicks/", columns=["user", "item", "clicked"])
+    """
+    return FileSource(path, ParquetFormat(columns), window, index)
+
+
+def tar(path: str, *, window: int = _WINDOW, index: str | None = None) -> FileSource:
+    """Tar files in the layout of WebDataset: each sample is a dict of extension → bytes, and its name as `__key__`.
+
+    Args:
+        path: A folder, a file, a glob, or a URL that fsspec knows.
+        window: So many files are shuffled together. Default: 16.
+        index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
+
+    Example::
+
+        oc.data.tar("images/").map(lambda sample: (decode(sample["jpg"]), int(sample["cls"])))
+    """
+    return FileSource(path, TarFormat(), window, index)
+
+
+def tfrecord(path: str, *, window: int = _WINDOW, index: str | None = None) -> FileSource:
+    """TFRecord files of tf.train.Example: each sample is a dict of feature → numpy array, or list of bytes.
+
+    Args:
+        path: A folder, a file, a glob, or a URL that fsspec knows.
+        window: So many files are shuffled together. Default: 16.
+        index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
+
+    Example::
+
+        oc.data.tfrecord("records/").map(lambda example: (example["x"], example["y"][0]))
+    """
+    return FileSource(path, TfRecordFormat(), window, index)
+
+
+def tokens(
+    path: str, *, length: int, dtype: str = "uint16", window: int = _WINDOW, index: str | None = None
+) -> TokenSource:
+    """Files of tokens (.npy, or raw .bin): each sample is a pair of `length` tokens and the tokens that follow each.
+
+    Args:
+        path: A folder, a file, a glob, or a URL that fsspec knows.
+        length: Tokens of a sample.
+        dtype: Of the tokens in raw files. Default: `"uint16"`.
+        window: So many files are shuffled together. Default: 16.
+        index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
+
+    Example::
+
+        oc.data.tokens("corpus/", length=2048)  # with loss=oc.loss.next_token
+    """
+    return TokenSource(path, length, dtype, window, index)
+
+
+def folder(path: str, load: Callable[[bytes], Any] = bytes, *, index: str | None = None) -> FolderSource:
+    """Images, sounds or other files, one class per folder: each sample is a pair of a file's content and its class.
+
+    Args:
+        path: A folder with one folder per class, or a URL of one.
+        load: A function that makes a sample's input from the bytes of its file. Default: they are left as they are.
+        index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
+
+    Example::
+
+        oc.data.folder("photos/", load=lambda data: decode_image(data))
+    """
+    return FolderSource(path, load, index)
+
+
+def mix(weights: Mapping[str, float], sources: Mapping[str, Source]) -> MixedSource:
+    """Mix sources: of every n samples, each source has its share, to less than one sample.
+
+    A source that comes to its end begins anew, in another order, while the others go on.
+
+    Args:
+        weights: The share of each source by its name; they need not add up to 1.
+        sources: The sources by their names.
+
+    Example::
+
+        oc.data.mix({"web": 0.7, "code": 0.3}, {"web": oc.data.jsonl("web/"), "code": oc.data.jsonl("code/")})
+    """
+    return MixedSource(weights, sources)

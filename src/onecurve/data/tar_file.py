@@ -1,0 +1,73 @@
+"""Tar files in the layout of WebDataset: consecutive members with the same name up to its first dot are one sample."""
+
+import io
+import tarfile
+from typing import IO, Any
+
+from onecurve.data.file_format import BadFileError, FilePart, SampleReader, check_offsets, offsets
+from onecurve.data.index_file import Numbers
+from onecurve.data.storage import HashedStream
+
+_BLOCK = 512
+_MAX_SAMPLE_BYTES = 1 << 30
+_MAGIC_AT = slice(257, 262)
+
+
+class TarFormat:
+    """Samples are dicts: the bytes of each member by its extension, and `__key__`, the name that they share."""
+
+    name = "tar"
+
+    def recognizes(self, path: str, head: bytes) -> bool:  # noqa: ARG002
+        return head[_MAGIC_AT] == b"ustar"
+
+    def scan(self, stream: HashedStream, size: int) -> list[FilePart]:
+        begins, end, before = list[int](), 0, None
+        try:
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as members:  # type: ignore[call-overload]
+                for member in members:
+                    if member.offset_data + member.size > size:
+                        raise BadFileError(f"member {member.name!r} says that it has {member.size:,} bytes")
+                    if not member.isreg():
+                        continue  # a folder, or a link, which is never followed
+                    key, _ = _key_and_extension(member.name)
+                    if key != before:
+                        begins.append(member.offset)
+                        before = key
+                    end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
+        except (tarfile.TarError, OSError, ValueError) as error:
+            raise BadFileError(f"it is damaged ({error})") from None
+        return [FilePart(len(begins), offsets(begins, end))]
+
+    def open(self, file: IO[bytes], samples: int, details: Numbers) -> SampleReader:
+        return _SampleReader(file, samples, details)
+
+
+class _SampleReader:
+    def __init__(self, file: IO[bytes], samples: int, details: Numbers) -> None:
+        self._file, self._begins = file, check_offsets(details, samples, 1 << 62)
+
+    def read(self, offset: int) -> Any:
+        begin, end = int(self._begins[offset]), int(self._begins[offset + 1])
+        if end - begin > _MAX_SAMPLE_BYTES:
+            raise BadFileError(f"sample {offset} has more than {_MAX_SAMPLE_BYTES:,} bytes")
+        self._file.seek(begin)
+        data = self._file.read(end - begin)
+        sample: dict[str, Any] = {}
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as members:
+                for member in members:
+                    if member.isreg():
+                        sample["__key__"], extension = _key_and_extension(member.name)
+                        sample[extension] = data[member.offset_data : member.offset_data + member.size]
+        except (tarfile.TarError, OSError, ValueError) as error:
+            raise BadFileError(f"sample {offset} is damaged ({error})") from None
+        if not sample:
+            raise BadFileError(f"sample {offset} is damaged (it has no member)")
+        return sample
+
+
+def _key_and_extension(name: str) -> tuple[str, str]:
+    folder, slash, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    return folder + slash + stem, extension.lower()

@@ -1,0 +1,28 @@
+"""Sequences of tokens, cut from files of tokens."""
+
+from typing import Any
+
+import numpy as np
+
+from onecurve.data.source import FileSource
+from onecurve.data.token_file import TokenFormat, TokenReader
+from onecurve.describe.errors import OnecurveError
+
+
+class TokenSource(FileSource):
+    """Each sample is a pair of consecutive tokens and those that follow them, both of the same length."""
+
+    def __init__(self, location: str, length: int, dtype: str, window: int, index: str | None) -> None:
+        if length < 1:
+            raise OnecurveError(f"tokens: length must be at least 1, got {length}")
+        super().__init__(location, TokenFormat(dtype), window, index)
+        self._length = length
+        tokens = self.piece_sizes
+        self._set_sizes(np.maximum(tokens - 1, 0) // length)
+
+    def read(self, piece: int, offset: int) -> Any:
+        reader = self.reader(piece)
+        assert isinstance(reader, TokenReader)
+        begin = offset * self._length
+        tokens = reader.between(begin, begin + self._length + 1)
+        return tokens[:-1], tokens[1:]

@@ -1,0 +1,79 @@
+"""Data in files: one order for any number of ranks and loader processes, and the curve of one device."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import onecurve as oc
+from harness import JOBS, onecurve
+from onecurve.data.loader import Reader
+from onecurve.data.training_data import TrainingData
+from onecurve.describe.plan import Plan
+from sample_files import WRITERS
+
+sys.path.insert(0, str(JOBS))
+from files import SOURCES, open_source
+
+KINDS = [*SOURCES, "mix"]
+STEPS, BATCH = 5, 12
+PLANS = ["mb12", "mb4×3", "replicate2 mb3×2", "shard3 mb4", "replicate4 mb3", "replicate2 mb(4,2)×2"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with files of every format, and their indices."""
+    made = tmp_path_factory.mktemp("files")
+    for kind in SOURCES:
+        WRITERS[kind](made / kind)
+        oc.index(str(made / kind), processes=1)
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_world_reads_the_same_samples_in_the_same_steps(kind: str, folder: Path) -> None:
+    source = open_source(kind, str(folder))
+    data = TrainingData(Reader(source, 0), source.order(0), STEPS)
+    ledgers = [ledger(data, Plan.parse(plan), workers=0) for plan in PLANS]
+    assert all(found == ledgers[0] for found in ledgers)
+    assert ledger(data, Plan.parse("replicate2 mb6"), workers=2) == ledgers[0]
+    assert ledger(data, Plan.parse("mb12"), workers=4) == ledgers[0]
+
+
+def ledger(data: TrainingData, plan: Plan, workers: int) -> list[list[float]]:
+    """The samples of each step, over all ranks."""
+    steps: list[list[float]] = [[] for _ in range(STEPS)]
+    for rank in range(plan.mesh.data):
+        for batch in data.batches(plan, rank, workers):
+            steps[batch.step - 1] += [number for micro in batch.rounds for number in micro.target.flatten().tolist()]
+    return [sorted(step) for step in steps]
+
+
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in SOURCES), "mix"])
+def test_check_passes_on_files(kind: str, folder: Path) -> None:
+    arguments = [f"kind={kind}", f"folder={folder}"]
+    result = oc.check(JOBS / "files.py", arguments, plans=["mb4×3", "replicate2 mb3×2", "shard2 mb6"], quiet=True)
+    assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+
+
+def test_a_run_names_a_file_that_is_missing_before_it_trains(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "files")
+    (tmp_path / "files" / "tar" / "1.tar").unlink()
+    ended = onecurve(
+        "run", str(JOBS / "files.py"), "kind=tar", f"folder={tmp_path}/files", "--ranks", "2", cwd=tmp_path
+    )
+    assert ended.returncode == 1
+    assert "files/tar/1.tar: it is in the index, but it is not there" in ended.stderr
+
+
+def test_the_command_indexes_folders_and_globs(tmp_path: Path) -> None:
+    WRITERS["jsonl"](tmp_path / "data")
+    ended = onecurve("index", "data", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "data/_onecurve.index: 20 samples of JSON lines in 3 files, all read\n"
+    ended = onecurve("index", "data", "--json", cwd=tmp_path)
+    assert '"scanned":0' in ended.stdout.replace(" ", "")
+    ended = onecurve("index", "data/*.nothing", cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "data: there is no file '*.nothing' in it" in ended.stderr
