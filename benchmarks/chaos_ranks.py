@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chaos_lab import JOB, PLANS, STEPS, TOLERANCE, Found, Lab, causes, difference, judge, say
@@ -22,6 +22,8 @@ _FORMING_SECONDS = 0.2
 """A generation on one host is formed in about this time."""
 _GENERATIONS, _LOOKS = 4, 10
 """How many are looked at, at the beginning and at the end, and how often each."""
+_SNAPSHOT_FILES = 8
+"""The most descriptors of snapshots that a rank has while one generation follows another."""
 
 
 def kill(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
@@ -157,8 +159,18 @@ def least(resources: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def resources_of(pid: int) -> tuple[int, int, int]:
     """Open files, threads, and resident memory in bytes."""
     process = Path(f"/proc/{pid}")
-    files, threads = (len(list((process / name).iterdir())) for name in ("fd", "task"))
-    return files, threads, int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    threads = len(list((process / "task").iterdir()))
+    return _open_files(process), threads, int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _open_files(process: Path) -> int:
+    """Snapshots count as `_SNAPSHOT_FILES`: on a busy machine, those of the generation before stay for long."""
+    targets = []
+    for descriptor in (process / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            targets.append(os.readlink(descriptor))
+    snapshots = sum("onecurve-snapshot" in target for target in targets)
+    return len(targets) - snapshots + max(_SNAPSHOT_FILES, snapshots)
 
 
 def storm(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:

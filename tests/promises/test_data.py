@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onecurve as oc
-from harness import JOBS, onecurve
+from harness import JOBS, onecurve, steps
 from onecurve.data.loader import Reader
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.plan import Plan
@@ -16,7 +16,7 @@ from sample_files import WRITERS
 sys.path.insert(0, str(JOBS))
 from files import SOURCES, open_source
 
-KINDS = [*SOURCES, "mix"]
+KINDS = [*SOURCES, "mix", "filtered"]
 STEPS, BATCH = 5, 12
 PLANS = ["mb12", "mb4×3", "replicate2 mb3×2", "shard3 mb4", "replicate4 mb3", "replicate2 mb(4,2)×2"]
 
@@ -50,11 +50,21 @@ def ledger(data: TrainingData, plan: Plan, workers: int) -> list[list[float]]:
     return [sorted(step) for step in steps]
 
 
-@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in SOURCES), "mix"])
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in SOURCES), "mix", "filtered"])
 def test_check_passes_on_files(kind: str, folder: Path) -> None:
     arguments = [f"kind={kind}", f"folder={folder}"]
     result = oc.check(JOBS / "files.py", arguments, plans=["mb4×3", "replicate2 mb3×2", "shard2 mb6"], quiet=True)
     assert [verdict for verdict in result.verdicts if not verdict.holds] == []
+
+
+def test_the_records_count_skipped_samples(folder: Path, tmp_path: Path) -> None:
+    words = ["kind=filtered", f"folder={folder}", "--plan", "replicate2 mb3×2", "--out", "out"]
+    ended = onecurve("run", str(JOBS / "files.py"), *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    ranks = [steps(tmp_path / "out", rank) for rank in range(2)]
+    for records in zip(*ranks, strict=True):
+        assert sum(record.skipped_samples for record in records) == 12 - records[0].count
+    assert sum(record.skipped_samples for records in ranks for record in records) > 12
 
 
 def test_a_run_names_a_file_that_is_missing_before_it_trains(folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """What a format of data files must do: recognize a file, find its samples, and read one of them."""
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
@@ -45,6 +47,22 @@ class FileFormat(Protocol):
 
     def open(self, file: IO[bytes], samples: int, details: Numbers) -> SampleReader:
         """Return a reader of a part of a file."""
+
+
+class RandomReader:
+    """Reads parts of a file in any order."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._descriptor = file, -1
+        with suppress(OSError):  # a file that is not on this host has no descriptor
+            self._descriptor = file.fileno()
+
+    def between(self, begin: int, end: int) -> bytes:
+        """Return these bytes; fewer if the file ends before."""
+        if self._descriptor >= 0:
+            return os.pread(self._descriptor, end - begin, begin)
+        self._file.seek(begin)
+        return self._file.read(end - begin)
 
 
 def check_offsets(details: Numbers, samples: int, size: int) -> Numbers:

@@ -1,6 +1,7 @@
 """Images, sounds and other files with one class per folder."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,15 @@ class FolderSource(IndexedSource):
         self._load = load
         self._folders: dict[int, FolderFiles] = {}
 
-    @property
+    @cached_property
     def classes(self) -> list[str]:
         """The names of the classes, by their numbers."""
         return [self._index.path(number) for number in range(len(self._index))]
 
     def read(self, piece: int, offset: int) -> Any:
         file = self._files(piece).file(offset)
-        path = f"{self._index.path(piece)}/{file.name}"
-        with self._storage.open(path) as opened:
-            content = opened.read(file.size + 1)
+        path = f"{self.classes[piece]}/{file.name}"
+        content = self._storage.read(path, file.size + 1)
         if xxhash.xxh3_64_intdigest(content) != file.hash:
             raise BadFileError(f"{self._where.folder}/{path}: it was changed since it was indexed")
         return self._load(content), piece

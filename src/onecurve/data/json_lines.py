@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from onecurve.data.file_format import BadFileError, FilePart, SampleReader, check_offsets, offsets
+from onecurve.data.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
 from onecurve.data.index_file import Numbers
 from onecurve.data.storage import HashedStream
 from onecurve.describe.errors import OnecurveError
@@ -19,6 +19,7 @@ _MAX_TEXT_BYTES = 1 << 30
 _MAX_LINE_BYTES = 1 << 28
 _GZIP, _ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _NEWLINE, _RETURN = 10, 13
+_DECODER = msgspec.json.Decoder()
 
 
 Integers = NDArray[np.int64]
@@ -67,7 +68,7 @@ class _LineReader:
     def __init__(self, file: IO[bytes], samples: int, details: Numbers) -> None:
         head = file.read(4)
         file.seek(0)
-        self._file, self._text = file, None
+        self._file, self._text = RandomReader(file), None
         size = 1 << 62
         if head.startswith((_GZIP, _ZSTANDARD)):
             self._text = _all_of(file, int(details[-1]) if len(details) else 0)
@@ -78,13 +79,9 @@ class _LineReader:
         begin, end = int(self._begins[offset]), int(self._begins[offset + 1])
         if end - begin > _MAX_LINE_BYTES:
             raise BadFileError(f"line {offset} has more than {_MAX_LINE_BYTES:,} bytes")
-        if self._text is not None:
-            line = self._text[begin:end]
-        else:
-            self._file.seek(begin)
-            line = self._file.read(end - begin)
+        line = self._file.between(begin, end) if self._text is None else self._text[begin:end]
         try:
-            return msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line)
+            return _DECODER.decode(line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadFileError(f"the JSON of line {offset} cannot be read ({error})") from None
 

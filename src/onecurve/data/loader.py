@@ -10,7 +10,7 @@ import os
 import signal
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -21,7 +21,7 @@ from torch.utils.data import default_collate
 from onecurve.data.file_format import BadFileError
 from onecurve.data.late_loader import LateLoader
 from onecurve.data.order import WHOLE, Order, Sample, Samples, round_bounds
-from onecurve.data.source import Source
+from onecurve.data.source import SKIPPED, Source
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
@@ -63,11 +63,16 @@ class Reader:
     seed: int
     collate: Collate | None = None
     """The user's collate function; None is torch's `default_collate`."""
+    _first: list[Any] = field(default_factory=list, compare=False, repr=False)
+    """The first sample of the dataset that is not skipped, once it was needed."""
 
-    def batch(self, samples: Iterable[Sample]) -> MicroBatch:
-        """Read and collate the samples in this process, and restore the state of its random generators."""
+    def batch(self, samples: Iterable[Sample], replaces_skipped: bool = False) -> MicroBatch:
+        """Read and collate the samples in this process, and restore the state of its random generators.
+
+        `replaces_skipped`: take another sample for each that is skipped, for a trial that needs so many.
+        """
         with preserve_rng_state():
-            return self._collate([self._read(sample) for sample in samples])
+            return self._batch(samples, replaces_skipped)
 
     def open(self, sample_groups: Iterable[Iterable[Sample]], workers: int) -> "MicroBatches":
         """Iterate over one micro-batch per group of samples, read ahead by `workers` processes (0: read here)."""
@@ -76,17 +81,40 @@ class Reader:
     def __getitems__(self, samples: Iterable[Sample]) -> MicroBatch | LoadFailure:
         """Read and collate one micro-batch; DataLoader's worker processes call this method."""
         try:
-            return self._collate([self._read(sample) for sample in samples])
+            return self._batch(samples)
         except OnecurveError as error:
             return LoadFailure(full_text(error))
+
+    def _batch(self, samples: Iterable[Sample], replaces_skipped: bool = False) -> MicroBatch:
+        values = [self._read(sample) for sample in samples]
+        if replaces_skipped:
+            values = [self._first_sample() if value is SKIPPED else value for value in values]
+        kept = [value for value in values if value is not SKIPPED]
+        skipped = len(values) - len(kept)
+        if kept:
+            micro = self._collate(kept)
+            return replace(micro, skipped=skipped) if skipped else micro
+        filler = self._collate([self._first_sample()])
+        return MicroBatch(filler.inputs, filler.target, samples=0, skipped=skipped)
+
+    def _first_sample(self) -> Any:
+        """The first sample that is not skipped: it takes the place of others where there must be one."""
+        for index in range(len(self.dataset)) if not self._first else ():
+            value = self._read(Sample(0, WHOLE, index))
+            if value is not SKIPPED:
+                self._first.append(value)
+                break
+        if not self._first:
+            raise OnecurveError("data: all samples are skipped: each of them is bad, or dropped by a filter")
+        return self._first[0]
 
     def _read(self, sample: Sample) -> Any:
         by_piece = isinstance(self.dataset, Source) and sample.file != WHOLE
         seed_all(mix(self.seed, sample.epoch, *((sample.file,) if by_piece else ()), sample.offset))
         try:
-            if isinstance(self.dataset, Source) and by_piece:
-                return self.dataset.read(sample.file, sample.offset)
-            return self.dataset[sample.offset]
+            if not isinstance(self.dataset, Source):
+                return self.dataset[sample.offset]
+            return self.dataset.read(sample.file, sample.offset) if by_piece else self.dataset.read_at(sample.offset)
         except BadFileError:
             raise
         except Exception as error:
@@ -180,7 +208,16 @@ class TrainingBatches:
         for step in range(shares.step + 1, shares.steps + 1):
             for later in range(max([step - 1, *read]) + 1, step + shares.ahead + 1):
                 read[later] = [next(micro_batches) for _ in range(shares.plan.rounds)]
+                _refuse_skipped(shares.plan, read[later])
             yield Batch(step, read.pop(step), dict(read))
+
+
+def _refuse_skipped(plan: Plan, rounds: Sequence[MicroBatch]) -> None:
+    if plan.mesh.pipeline > 1 and any(micro.skipped for micro in rounds):
+        raise OnecurveError(
+            f"plan {plan}: a sample was skipped, but the micro-batches of a pipeline must all have one size; use a "
+            "plan without 'pipeline', or data without bad samples and filters"
+        )
 
 
 @dataclass

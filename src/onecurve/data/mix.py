@@ -30,11 +30,9 @@ class MixedSource(Source):
         """The samples after which one of the sources begins anew."""
         return self._length
 
-    def __getitem__(self, index: int) -> Any:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
+    def read_at(self, index: int) -> Any:
         source = int(self._mixture.sources(index, index + 1)[0])
-        return self._sources[source][self._mixture.taken(source, index)]
+        return self._sources[source].read_at(self._mixture.taken(source, index))
 
     def read(self, piece: int, offset: int) -> Any:
         source = int(np.searchsorted(self._first_pieces, piece, side="right")) - 1

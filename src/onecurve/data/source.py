@@ -20,6 +20,16 @@ _SAFETY = 2
 """So many more pieces than a window has are kept open: a batch may have samples of two windows."""
 
 
+class _Skipped:
+    """What a source returns in place of a sample that is left out."""
+
+    def __repr__(self) -> str:
+        return "SKIPPED"
+
+
+SKIPPED = _Skipped()
+
+
 class Source:
     """Samples that belong to pieces, which are shuffled among each other, and inside windows of some of them.
 
@@ -42,11 +52,21 @@ class Source:
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < len(self):
             raise IndexError(index)
+        value = self.read_at(index)
+        if value is SKIPPED:
+            raise OnecurveError(
+                f"data: sample {index} is skipped; a job leaves such samples out of its batches, but here there is "
+                "none in its place"
+            )
+        return value
+
+    def read_at(self, index: int) -> Any:
+        """Return a sample of all pieces, or `SKIPPED`."""
         piece = int(np.searchsorted(self._ends, index, side="right"))
         return self.read(piece, index - (int(self._ends[piece - 1]) if piece else 0))
 
     def read(self, piece: int, offset: int) -> Any:
-        """Return a sample of a piece."""
+        """Return a sample of a piece, or `SKIPPED`."""
         raise NotImplementedError
 
     def verify(self) -> None:
@@ -65,6 +85,18 @@ class Source:
         """
         return MappedSource(self, function)
 
+    def filter(self, keeps: Callable[[Any], bool]) -> "FilteredSource":
+        """Return a source that leaves out the samples for which `keeps(sample)` is false.
+
+        A step then has fewer samples, and its loss is divided by their true number; the records say how many were
+        skipped. `len` still counts all, because that is known without reading them.
+
+        Example::
+
+            oc.data.jsonl("data/").filter(lambda line: line["language"] == "en")
+        """
+        return FilteredSource(self, keeps)
+
 
 class MappedSource(Source):
     """Samples of another source, each changed by a function."""
@@ -74,13 +106,26 @@ class MappedSource(Source):
         self._source, self._function = source, function
 
     def read(self, piece: int, offset: int) -> Any:
-        return self._function(self._source.read(piece, offset))
+        return self._changed(self._source.read(piece, offset))
+
+    def read_at(self, index: int) -> Any:
+        return self._changed(self._source.read_at(index))
+
+    def _changed(self, value: Any) -> Any:
+        return value if value is SKIPPED else self._function(value)
 
     def order(self, seed: int) -> Order:
         return self._source.order(seed)
 
     def verify(self) -> None:
         self._source.verify()
+
+
+class FilteredSource(MappedSource):
+    """Samples of another source, without those that a function drops."""
+
+    def _changed(self, value: Any) -> Any:
+        return value if value is not SKIPPED and self._function(value) else SKIPPED
 
 
 class OpenPieces:
@@ -145,15 +190,24 @@ class IndexedSource(Source):
 class FileSource(IndexedSource):
     """Samples of files of one format."""
 
-    def __init__(self, location: str, format: FileFormat, window: int, index: str | None) -> None:
+    def __init__(self, location: str, format: FileFormat, window: int, bad: str, index: str | None) -> None:
+        """`bad`: what becomes of a sample that is damaged, `"stop"` or `"skip"`."""
         super().__init__(location, format.name, window, index)
         self._format, self._open = format, OpenPieces(window + _SAFETY)
+        if bad not in ("stop", "skip"):
+            raise OnecurveError(f"data: bad must be 'stop' or 'skip', got {bad!r}")
+        self._skips_bad = bad == "skip"
 
     def read(self, piece: int, offset: int) -> Any:
         try:
-            return self.reader(piece).read(offset)
+            return self._sample(piece, offset)
         except BadFileError as error:
+            if self._skips_bad:
+                return SKIPPED
             raise BadFileError(f"{self._where.folder}/{self._index.path(piece)}: {error}") from None
+
+    def _sample(self, piece: int, offset: int) -> Any:
+        return self.reader(piece).read(offset)
 
     def reader(self, piece: int) -> SampleReader:
         """Return the reader of a piece."""

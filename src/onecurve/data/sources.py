@@ -15,23 +15,30 @@ from onecurve.data.token_source import TokenSource
 _WINDOW = 16
 
 
-def jsonl(path: str, *, window: int = _WINDOW, index: str | None = None) -> FileSource:
+def jsonl(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | None = None) -> FileSource:
     """JSON lines, plain or compressed (.gz, .zst): each sample is what a line says, for example a dict.
 
     Args:
         path: A folder, a file, a glob such as `"data/*.jsonl"`, or a URL that fsspec knows.
         window: So many files are shuffled together. Default: 16.
+        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
+            many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
 
         oc.data.jsonl("reviews/").map(lambda line: (encode(line["text"]), line["stars"]))
     """
-    return FileSource(path, JsonLinesFormat(), window, index)
+    return FileSource(path, JsonLinesFormat(), window, bad, index)
 
 
 def parquet(
-    path: str, *, columns: Sequence[str] | None = None, window: int = _WINDOW, index: str | None = None
+    path: str,
+    *,
+    columns: Sequence[str] | None = None,
+    window: int = _WINDOW,
+    bad: str = "stop",
+    index: str | None = None,
 ) -> FileSource:
     """Parquet files: each sample is a dict of column → value.
 
@@ -39,47 +46,53 @@ def parquet(
         path: A folder, a file, a glob, or a URL that fsspec knows.
         columns: Those that are read. Default: None, all.
         window: So many row groups are shuffled together; they are in memory. Default: 16.
+        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
+            many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
 
         oc.data.parquet("clicks/", columns=["user", "item", "clicked"])
     """
-    return FileSource(path, ParquetFormat(columns), window, index)
+    return FileSource(path, ParquetFormat(columns), window, bad, index)
 
 
-def tar(path: str, *, window: int = _WINDOW, index: str | None = None) -> FileSource:
+def tar(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | None = None) -> FileSource:
     """Tar files in the layout of WebDataset: each sample is a dict of extension → bytes, and its name as `__key__`.
 
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
         window: So many files are shuffled together. Default: 16.
+        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
+            many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
 
         oc.data.tar("images/").map(lambda sample: (decode(sample["jpg"]), int(sample["cls"])))
     """
-    return FileSource(path, TarFormat(), window, index)
+    return FileSource(path, TarFormat(), window, bad, index)
 
 
-def tfrecord(path: str, *, window: int = _WINDOW, index: str | None = None) -> FileSource:
+def tfrecord(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | None = None) -> FileSource:
     """TFRecord files of tf.train.Example: each sample is a dict of feature → numpy array, or list of bytes.
 
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
         window: So many files are shuffled together. Default: 16.
+        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
+            many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
 
         oc.data.tfrecord("records/").map(lambda example: (example["x"], example["y"][0]))
     """
-    return FileSource(path, TfRecordFormat(), window, index)
+    return FileSource(path, TfRecordFormat(), window, bad, index)
 
 
 def tokens(
-    path: str, *, length: int, dtype: str = "uint16", window: int = _WINDOW, index: str | None = None
+    path: str, *, length: int, dtype: str = "uint16", window: int = _WINDOW, bad: str = "stop", index: str | None = None
 ) -> TokenSource:
     """Files of tokens (.npy, or raw .bin): each sample is a pair of `length` tokens and the tokens that follow each.
 
@@ -88,13 +101,15 @@ def tokens(
         length: Tokens of a sample.
         dtype: Of the tokens in raw files. Default: `"uint16"`.
         window: So many files are shuffled together. Default: 16.
+        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
+            many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
 
         oc.data.tokens("corpus/", length=2048)  # with loss=oc.loss.next_token
     """
-    return TokenSource(path, length, dtype, window, index)
+    return TokenSource(path, length, dtype, window, bad, index)
 
 
 def folder(path: str, load: Callable[[bytes], Any] = bytes, *, index: str | None = None) -> FolderSource:

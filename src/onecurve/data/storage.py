@@ -81,6 +81,18 @@ class Storage:
             opened: IO[bytes] = self._system.open(f"{self._root}/{path}", "rb")
             return opened
 
+    def read(self, path: str, limit: int) -> bytes:
+        """Return the content of a file, at most so many bytes of it."""
+        with self._translated_errors(path):
+            if self._folder is None:
+                with self.opened(path) as file:
+                    return file.read(limit)
+            descriptor = os.open(f"{self._folder}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(descriptor, limit)
+            finally:
+                os.close(descriptor)
+
     def local_path(self, path: str) -> Path:
         """Where a file of a local folder is."""
         assert self._folder is not None

@@ -4,7 +4,7 @@ import io
 import tarfile
 from typing import IO, Any
 
-from onecurve.data.file_format import BadFileError, FilePart, SampleReader, check_offsets, offsets
+from onecurve.data.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
 from onecurve.data.index_file import Numbers
 from onecurve.data.storage import HashedStream
 
@@ -45,14 +45,13 @@ class TarFormat:
 
 class _SampleReader:
     def __init__(self, file: IO[bytes], samples: int, details: Numbers) -> None:
-        self._file, self._begins = file, check_offsets(details, samples, 1 << 62)
+        self._file, self._begins = RandomReader(file), check_offsets(details, samples, 1 << 62)
 
     def read(self, offset: int) -> Any:
         begin, end = int(self._begins[offset]), int(self._begins[offset + 1])
         if end - begin > _MAX_SAMPLE_BYTES:
             raise BadFileError(f"sample {offset} has more than {_MAX_SAMPLE_BYTES:,} bytes")
-        self._file.seek(begin)
-        data = self._file.read(end - begin)
+        data = self._file.between(begin, end)
         sample: dict[str, Any] = {}
         try:
             with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as members:

@@ -5,7 +5,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from onecurve.data.file_format import BadFileError, FilePart, SampleReader, check_offsets, offsets
+from onecurve.data.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
 from onecurve.data.index_file import Numbers
 from onecurve.data.storage import HashedStream
 from onecurve.data.tf_example import decode_example
@@ -46,15 +46,15 @@ class TfRecordFormat:
 
 class _RecordReader:
     def __init__(self, file: IO[bytes], samples: int, details: Numbers) -> None:
-        self._file, self._begins = file, check_offsets(details, samples, 1 << 62)
+        self._file, self._begins = RandomReader(file), check_offsets(details, samples, 1 << 62)
 
     def read(self, offset: int) -> Any:
         begin, end = int(self._begins[offset]), int(self._begins[offset + 1])
         if end - begin > _MAX_RECORD_BYTES:
             raise BadFileError(f"record {offset} has more than {_MAX_RECORD_BYTES:,} bytes")
-        self._file.seek(begin)
-        data = self._file.read(end - begin)
-        if len(data) != end - begin or not _has_true_length(data[: _LENGTH.size]):
+        data = self._file.between(begin, end)
+        length = int.from_bytes(data[:8], "little")
+        if len(data) != end - begin or length != len(data) - _LENGTH.size - _CHECKSUM_BYTES:
             raise BadFileError(f"record {offset} is damaged")
         return decode_example(data[_LENGTH.size : -_CHECKSUM_BYTES])
 

@@ -12,15 +12,15 @@ from onecurve.describe.errors import OnecurveError
 class TokenSource(FileSource):
     """Each sample is a pair of consecutive tokens and those that follow them, both of the same length."""
 
-    def __init__(self, location: str, length: int, dtype: str, window: int, index: str | None) -> None:
+    def __init__(self, location: str, length: int, dtype: str, window: int, bad: str, index: str | None) -> None:
         if length < 1:
             raise OnecurveError(f"tokens: length must be at least 1, got {length}")
-        super().__init__(location, TokenFormat(dtype), window, index)
+        super().__init__(location, TokenFormat(dtype), window, bad, index)
         self._length = length
         tokens = self.piece_sizes
         self._set_sizes(np.maximum(tokens - 1, 0) // length)
 
-    def read(self, piece: int, offset: int) -> Any:
+    def _sample(self, piece: int, offset: int) -> Any:
         reader = self.reader(piece)
         assert isinstance(reader, TokenReader)
         begin = offset * self._length

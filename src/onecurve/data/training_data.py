@@ -30,9 +30,13 @@ class TrainingData:
         `ahead` steps after it."""
         return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers, ahead)
 
-    def micro(self, begin: int, end: int, copies: int = 1) -> MicroBatch:
-        """Read the samples at positions begin … end-1 in this process, `copies` times in a row, as one micro-batch."""
-        return self.reader.batch([*self.order.samples(begin, end)] * copies)
+    def micro(self, begin: int, end: int) -> MicroBatch:
+        """Read the samples at positions begin … end-1 in this process, as one micro-batch."""
+        return self.reader.batch(self.order.samples(begin, end))
+
+    def trial_micro(self, begin: int, end: int, copies: int = 1) -> MicroBatch:
+        """The same for a trial: `copies` times in a row, and with others in the place of skipped samples."""
+        return self.reader.batch([*self.order.samples(begin, end)] * copies, replaces_skipped=True)
 
 
 def open_data(job: Job) -> TrainingData:

@@ -54,6 +54,8 @@ class StepRecord:
     """Seconds by cause. They add up to the time since the previous step ended."""
     memory: int = 0
     """The most bytes of its device that this rank has used so far; on a CPU, of the host's memory."""
+    skipped_samples: int = 0
+    """Samples of this rank's share that were left out: bad ones, and those that a filter drops."""
     generation: int = 1
     kind: str = "step"
 

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ class MicroBatch:
     target: Any
     samples: int
     """Number of samples. 0 marks a filler batch: a rank without samples runs it only to join the collectives."""
+    skipped: int = 0
+    """Samples that belong here and were left out, because they are bad, or a filter drops them."""
 
     def to(
         self,
@@ -42,13 +44,12 @@ class MicroBatch:
                 return leaf.contiguous(memory_format=memory_format)
             return leaf
 
-        return MicroBatch(map_tensors(move, self.inputs), map_tensors(move, self.target), self.samples)
+        return replace(self, inputs=map_tensors(move, self.inputs), target=map_tensors(move, self.target))
 
     def pin_memory(self) -> "MicroBatch":
         """Return a copy in pinned (page-locked) memory; torch's DataLoader calls this method."""
-        return MicroBatch(
-            map_tensors(Tensor.pin_memory, self.inputs), map_tensors(Tensor.pin_memory, self.target), self.samples
-        )
+        inputs, target = (map_tensors(Tensor.pin_memory, values) for values in (self.inputs, self.target))
+        return replace(self, inputs=inputs, target=target)
 
     def forward(self, model: nn.Module) -> Any:
         """Call the model. A tuple or list becomes positional arguments, a dict becomes keyword arguments."""

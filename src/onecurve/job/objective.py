@@ -17,7 +17,11 @@ def objective_of(loss: Loss) -> Objective:
     """The user's loss as a function (output, micro-batch) → Weighted."""
 
     def objective(output: Any, micro: MicroBatch) -> Weighted:
-        return weigh(call_loss(loss, output, micro.target, micro.inputs), micro.samples)
+        value = call_loss(loss, output, micro.target, micro.inputs)
+        if micro.samples:
+            return weigh(value, micro.samples)
+        filler = weigh(value, 1)
+        return Weighted(0 * filler.sum, 0 * filler.count)
 
     return objective
 

@@ -56,7 +56,7 @@ def _refuse(job: Job, data: TrainingData, samples: int, device: Device) -> str:
         job.loss.to(device.torch_device)
 
     def read(begin: int, end: int, copies: int) -> MicroBatch:
-        return data.micro(begin, end, copies).to(device.torch_device, torch.float32)
+        return data.trial_micro(begin, end, copies).to(device.torch_device, torch.float32)
 
     def infer(micro: MicroBatch) -> Any:
         try:

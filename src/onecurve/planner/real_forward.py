@@ -12,6 +12,6 @@ from onecurve.planner.traced_model import TRACE_SAMPLES
 def try_real_forward(job: Job, data: TrainingData) -> ChangedBuffers:
     """Build the model once more, run it on a few samples, and return the buffers that this changed."""
     model = build_real(job.model, job.seed)
-    micro = data.micro(0, min(TRACE_SAMPLES, job.global_batch))
+    micro = data.trial_micro(0, min(TRACE_SAMPLES, job.global_batch))
     with preserve_rng_state():
         return find_changed_buffers(model, micro.inputs, lambda: micro.forward(model))

@@ -78,7 +78,7 @@ def _count(model: nn.Module, data: TrainingData, chunk: int, start: int) -> dict
     while end < limit and time.monotonic() - begun < _MAX_SECONDS:
         begin, end = end, min(limit, max(1, min(2 * end, end + chunk)))
         with torch.no_grad():
-            data.micro(start + begin, start + end).to(_HOST, torch.float32).forward(model)
+            data.trial_micro(start + begin, start + end).to(_HOST, torch.float32).forward(model)
         if end & (end - 1) == 0:
             found[end] = {name: counter.count(name) for name in names}
     found[end] = {name: counter.count(name) for name in names}

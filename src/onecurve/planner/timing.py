@@ -80,7 +80,7 @@ def _time_all(
 
     def micro_batches(precision: Precision) -> dict[int, MicroBatch]:
         sizes = [n for n in _micro_batch_sizes(job) if not _too_large(costs, n, [precision], cluster)]
-        return {n: data.micro(0, n).to(device.torch_device, master_dtype(precision)) for n in sizes}
+        return {n: data.trial_micro(0, n).to(device.torch_device, master_dtype(precision)) for n in sizes}
 
     best_timings: list[Timing] = []
     for threads in sorted({1, cluster.cores}) if device.kind == "cpu" else [1]:

@@ -124,7 +124,7 @@ class TracedModel:
         samples = min(samples, self.job.global_batch)
         if samples not in self._micro_batches:
             with _disable_current_modes():  # the user's dataset may read values
-                real = self.data.micro(0, samples)
+                real = self.data.trial_micro(0, samples)
             self._micro_batches[samples] = self._traceable.fake_batch(real)
         return self._micro_batches[samples]
 

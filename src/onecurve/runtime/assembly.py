@@ -103,7 +103,7 @@ def _try_loss(
     """Refuse a loss that cannot be split; return what could not be tested. All ranks of the model must call it."""
 
     def read(begin: int, end: int, copies: int) -> MicroBatch:
-        return part.place(data.micro(begin, end, copies))
+        return part.place(data.trial_micro(begin, end, copies))
 
     def on_any_rank(found: bool) -> bool:
         flag = torch.full((1,), float(found), device=part.device.torch_device)
@@ -189,7 +189,7 @@ def _unused_parameter_test(
     job: Job, plan: Plan, data: TrainingData, device: Device, trials: TrialResults
 ) -> UnusedParameterTest:
     def trial(module: nn.Module, dtype: torch.dtype, number: int) -> Tensor:
-        micro = data.micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
+        micro = data.trial_micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
         with preserve_rng_state():
             seed_all(mix(job.seed, number))
             with autocast(plan.precision, device):

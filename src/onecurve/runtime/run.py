@@ -94,6 +94,7 @@ class Run:
         self._note(report, late=self.reports_late)
         self._account(report, {"data": self._data_seconds, **report.seconds}, "other")
         report.memory = self.device.peak_memory()
+        report.skipped_samples = sum(micro.skipped for micro in batch.rounds)
         return report
 
     def count(self, report: StepReport) -> None:

@@ -68,6 +68,8 @@ class StepReport:
     """Duration of the step in seconds, by cause."""
     memory: int = 0
     """The most bytes of its device that this rank has used so far."""
+    skipped_samples: int = 0
+    """Samples of this rank's share that were left out."""
     _outcome: StepOutcome | None = None
 
     def __post_init__(self) -> None:
@@ -99,6 +101,7 @@ class StepReport:
             skipped=not outcome.finite,
             seconds=self.seconds,
             memory=self.memory,
+            skipped_samples=self.skipped_samples,
         )
 
 

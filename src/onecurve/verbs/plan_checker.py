@@ -75,7 +75,7 @@ class PlanChecker:
         self._exact = precision == "fp64"
         self._expected = ExpectedDifferences(self._exact)
         reader = data.reader
-        data = replace(data, reader=_RealReader(reader.dataset, reader.seed, reader.collate, self._expected))
+        data = replace(data, reader=_RealReader(reader.dataset, reader.seed, reader.collate, expected=self._expected))
         self._job, self._data, self._device, self._world = job, data, device, world
         self._meshes: dict[Mesh, ProcessMesh] = {}
         deferred = defer_init(job.model, job.seed)
@@ -241,7 +241,7 @@ class PlanChecker:
         if not isinstance(part.tables, Tables):
             return []
         begin = self.steps * plan.global_batch
-        part.infer(part.place(self._data.micro(begin, begin + 1)))
+        part.infer(part.place(self._data.trial_micro(begin, begin + 1)))
         return table_state(part.tables, part.group, folder)
 
     def _curve_difference(self, assembly: Assembly, plan: Plan, progress: Progress) -> list[Difference]:
@@ -277,7 +277,7 @@ class _RealReader(Reader):
 
     expected: ExpectedDifferences | None = None
 
-    def batch(self, samples: Iterable[Sample]) -> MicroBatch:
+    def batch(self, samples: Iterable[Sample], replaces_skipped: bool = False) -> MicroBatch:
         assert self.expected is not None
         with self.expected.allowed():
-            return super().batch(samples)
+            return super().batch(samples, replaces_skipped)

@@ -225,7 +225,7 @@ class References:
                 return micro.forward(module)
 
         def read(begin: int, end: int, copies: int) -> MicroBatch:
-            return self._data.micro(begin, end, copies).to(self._device.torch_device, self._dtype)
+            return self._data.trial_micro(begin, end, copies).to(self._device.torch_device, self._dtype)
 
         with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
             first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)

@@ -19,6 +19,8 @@ import onecurve as oc
 from onecurve.data.file_format import BadFileError
 from onecurve.data.index_file import DamagedIndexError
 from onecurve.data.indexing import DataLocation, build_index
+from onecurve.data.loader import Reader
+from onecurve.data.order import WHOLE, Sample
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
 from sample_files import SIZES, WRITERS, example, record, tar_of
@@ -218,13 +220,6 @@ def test_a_parquet_column_that_is_not_there_is_named(tmp_path: Path) -> None:
         source[0]
 
 
-def test_bad_json_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": \n')
-    oc.index(str(tmp_path))
-    with pytest.raises(BadFileError, match=r"a.jsonl: the JSON of line 1 cannot be read"):
-        oc.data.jsonl(str(tmp_path))[1]
-
-
 def test_memory_of_an_index_does_not_grow_with_its_samples(tmp_path: Path) -> None:
     """A piece is looked at when it is read."""
     path = made("jsonl", tmp_path)
@@ -252,3 +247,32 @@ def test_tokens_are_cut_into_sequences_with_their_successors(tmp_path: Path) -> 
         [[0, 1, 2, 3], [1, 2, 3, 4]],
         [[4, 5, 6, 7], [5, 6, 7, 8]],
     ]
+
+
+def test_samples_that_a_filter_drops_are_left_out_of_batches(tmp_path: Path) -> None:
+    numbers = oc.data.jsonl(made("jsonl", tmp_path)).map(lambda line: line["id"])
+    source = numbers.filter(lambda number: number % 3 == 0).map(lambda number: (torch.tensor([1.0]), number))
+    assert len(source) == len(ALL)
+    reader = Reader(source, seed=0)
+    micro = reader.batch([Sample(0, WHOLE, index) for index in range(7)])
+    assert (micro.target.tolist(), micro.samples, micro.skipped) == ([0, 3, 6], 3, 4)
+    filler = reader.batch([Sample(0, WHOLE, 1), Sample(0, WHOLE, 2)])
+    assert (filler.samples, filler.skipped, len(filler.target)) == (0, 2, 1)
+    first = Reader(source, seed=0).batch([Sample(0, 0, 1)])
+    assert (first.samples, first.skipped, first.target.tolist()) == (0, 1, [0])
+    with pytest.raises(OnecurveError, match="sample 1 is skipped"):
+        source[1]
+    with pytest.raises(OnecurveError, match="all samples are skipped"):
+        Reader(source.filter(lambda _: False), seed=0).batch([Sample(0, 0, 0)])
+
+
+def test_bad_samples_end_the_run_or_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": \n{"id": 2}\n')
+    oc.index(str(tmp_path))
+    with pytest.raises(BadFileError, match="the JSON of line 1 cannot be read"):
+        oc.data.jsonl(str(tmp_path))[1]
+    source = oc.data.jsonl(str(tmp_path), bad="skip").map(lambda line: (torch.zeros(1), line["id"]))
+    micro = Reader(source, seed=0).batch([Sample(0, 0, index) for index in range(3)])
+    assert (micro.target.tolist(), micro.skipped) == ([0, 2], 1)
+    with pytest.raises(OnecurveError, match="bad must be 'stop' or 'skip', got 'ignore'"):
+        oc.data.jsonl(str(tmp_path), bad="ignore")
