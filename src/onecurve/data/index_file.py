@@ -1,8 +1,9 @@
 """The index of data in files, as it is stored: how many samples each piece has, and where they are in it.
 
-A piece is what is shuffled together: a file, or a part of one. An index begins with a header in JSON that says where
-each section is; sections are arrays of 64-bit numbers, with one number per piece, the paths, and the details, which may
-be large. Only the details of pieces that are read are looked at, so memory does not grow with the samples.
+A piece is what is shuffled together: a file, or a part of one. An index has the details of all pieces, which may be
+large, then arrays with one 64-bit number per piece, the paths, and at its end a summary in JSON that says where each
+section is: so it is written from begin to end, and nobody needs memory for all details. Only the details of pieces that
+are read are looked at, so memory does not grow with the samples.
 
 Nothing in an index is believed: sections are hashed, numbers are compared with each other, and a path that leaves its
 folder is refused.
@@ -10,10 +11,10 @@ folder is refused.
 
 import mmap
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,9 +27,11 @@ from onecurve.device.files import replace_file
 Numbers = NDArray[np.uint64]
 
 _MAGIC = b"onecurve index\n\x01"
-_PREFIX = struct.Struct(f"<{len(_MAGIC)}sQQ")
-_MAX_HEADER_BYTES = 1 << 20
+_TRAILER = struct.Struct(f"<QQ{len(_MAGIC)}s")
+"""At the end: the length and the hash of the summary before it."""
+_MAX_SUMMARY_BYTES = 1 << 16
 _MAX_SAMPLES = 1 << 60
+_WORD = 8
 _PER_PIECE = ("sizes", "stamps", "hashes", "samples", "parts", "detail_ends", "detail_hashes", "path_ends")
 
 
@@ -61,7 +64,7 @@ class _Section(msgspec.Struct, frozen=True):
     """0 for the details, which are hashed piece by piece."""
 
 
-class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
     settings: Mapping[str, str]
     pieces: int
@@ -78,15 +81,15 @@ class IndexFile:
                 self._map = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
             raise DamagedIndexError(f"{path}: it cannot be read as an index ({error})") from None
-        header = self._header()
-        self.format, self.settings, self._pieces = header.format, header.settings, header.pieces
-        columns = {name: self._numbers(header, name) for name in _PER_PIECE}
+        summary = self._summary()
+        self.format, self.settings, self._pieces = summary.format, summary.settings, summary.pieces
+        columns = {name: self._numbers(summary, name) for name in _PER_PIECE}
         self._sizes, self._stamps, self._hashes = (columns[name] for name in ("sizes", "stamps", "hashes"))
         self.samples, self._parts = columns["samples"], columns["parts"]
         self._detail_ends, self._detail_hashes = columns["detail_ends"], columns["detail_hashes"]
         self._path_ends = columns["path_ends"]
-        self._details = self._section(header, "details", is_hashed=False)
-        self._paths = self._section(header, "paths")
+        self._details = self._section(summary, "details", is_hashed=False)
+        self._paths = self._section(summary, "paths")
         self._check_ends("paths", self._path_ends, len(self._paths))
         self._check_ends("details", self._detail_ends, len(self._details) // 8)
         if self._pieces and (
@@ -127,22 +130,23 @@ class IndexFile:
         refuse_escaping(path, str(self._path))
         return path
 
-    def _header(self) -> _Header:
-        if len(self._map) < _PREFIX.size:
-            raise self._broken("it is too short")
-        magic, length, expected = _PREFIX.unpack_from(self._map)
-        if magic != _MAGIC:
+    def _summary(self) -> _Summary:
+        if len(self._map) < len(_MAGIC) + _TRAILER.size or self._map[: len(_MAGIC)] != _MAGIC:
             raise self._broken("it is not an index of onecurve, or one of another version")
-        text = self._map[_PREFIX.size : _PREFIX.size + length] if length <= _MAX_HEADER_BYTES else memoryview(b"")
-        if len(text) != length or xxhash.xxh3_64_intdigest(text) != expected:
-            raise self._broken("its header is damaged")
+        end = len(self._map) - _TRAILER.size
+        length, expected, magic = _TRAILER.unpack_from(self._map, end)
+        if magic != _MAGIC or length > min(_MAX_SUMMARY_BYTES, end):
+            raise self._broken("its end is missing")
+        text = self._map[end - length : end]
+        if xxhash.xxh3_64_intdigest(text) != expected:
+            raise self._broken("its summary is damaged")
         try:
-            return msgspec.json.decode(text, type=_Header)
+            return msgspec.json.decode(text, type=_Summary)
         except msgspec.DecodeError as error:
-            raise self._broken(f"its header cannot be read: {error}") from None
+            raise self._broken(f"its summary cannot be read: {error}") from None
 
-    def _section(self, header: _Header, name: str, is_hashed: bool = True) -> memoryview:
-        section = header.sections.get(name)
+    def _section(self, summary: _Summary, name: str, is_hashed: bool = True) -> memoryview:
+        section = summary.sections.get(name)
         if section is None or section.begin < 0 or section.bytes < 0 or section.begin + section.bytes > len(self._map):
             raise self._broken(f"its section {name!r} is not there")
         found = self._map[section.begin : section.begin + section.bytes]
@@ -150,9 +154,9 @@ class IndexFile:
             raise self._broken(f"its section {name!r} is damaged")
         return found
 
-    def _numbers(self, header: _Header, name: str) -> Numbers:
-        found = self._section(header, name)
-        if len(found) != 8 * header.pieces:
+    def _numbers(self, summary: _Summary, name: str) -> Numbers:
+        found = self._section(summary, name)
+        if len(found) != 8 * summary.pieces:
             raise self._broken(f"its section {name!r} has not one number per piece")
         return np.frombuffer(found, np.uint64)
 
@@ -164,56 +168,43 @@ class IndexFile:
         return DamagedIndexError(f"{self._path}: {why}; make the index again with `onecurve index`")
 
 
-def write_index(
-    path: Path,
-    format: str,
-    settings: Mapping[str, str],
-    pieces: Iterable[DataPiece],
-) -> None:
-    """Write an index, completely or not at all."""
-    columns: dict[str, list[int]] = {name: [] for name in _PER_PIECE}
-    paths, details = bytearray(), list[bytes]()
-    ends = 0
+def write_index(path: Path, format: str, settings: Mapping[str, str], pieces: Iterable[DataPiece]) -> None:
+    """Write an index, completely or not at all. Pieces are written one after the other."""
+    replace_file(path, _file_parts(format, settings, pieces))
+
+
+def _file_parts(format: str, settings: Mapping[str, str], pieces: Iterable[DataPiece]) -> Iterator[bytes]:
+    columns = {name: array("Q") for name in _PER_PIECE}
+    paths = bytearray()
+    yield _MAGIC
+    numbers = 0
     for piece in pieces:
         paths += piece.path.encode()
         detail = np.asarray(piece.details, np.uint64).tobytes()
-        details.append(detail)
-        ends += len(detail) // 8
+        yield detail
+        numbers += len(detail) // _WORD
         row = (
             piece.size,
             piece.stamp,
             piece.hash,
             piece.samples,
             piece.part,
-            ends,
+            numbers,
             xxhash.xxh3_64_intdigest(detail),
             len(paths),
         )
-        for name, value in zip(_PER_PIECE, row, strict=True):
-            columns[name].append(value)
-    hashed = {name: np.asarray(column, np.uint64).tobytes() for name, column in columns.items()}
-    hashed["paths"] = bytes(paths)
-    replace_file(path, _file_parts(format, settings, len(columns["sizes"]), hashed, details))
-
-
-def _file_parts(
-    format: str, settings: Mapping[str, str], pieces: int, hashed: Mapping[str, bytes], details: Sequence[bytes]
-) -> list[bytes]:
-    """All parts of the file. Sections begin after a header whose length does not depend on where they are."""
-    begin, sections = _PREFIX.size + _MAX_HEADER_BYTES // 64, dict[str, Any]()
-    body: list[bytes] = []
-    at = begin
-    for name, data in (*hashed.items(), ("details", b"".join(details))):
-        is_details = name == "details"
-        sections[name] = _Section(at, len(data), 0 if is_details else xxhash.xxh3_64_intdigest(data))
-        padding = bytes(-len(data) % 8)
-        body += [data, padding]
-        at += len(data) + len(padding)
-    text = msgspec.json.encode(_Header(format, settings, pieces, sections))
-    if _PREFIX.size + len(text) > begin:
-        raise OnecurveError("index: its settings are too long")
-    prefix = _PREFIX.pack(_MAGIC, len(text), xxhash.xxh3_64_intdigest(text))
-    return [prefix, text, bytes(begin - _PREFIX.size - len(text)), *body]
+        for column, value in zip(columns.values(), row, strict=True):
+            column.append(value)
+    sections = {"details": _Section(len(_MAGIC), _WORD * numbers, 0)}
+    at = len(_MAGIC) + _WORD * numbers
+    hashed = {**{name: column.tobytes() for name, column in columns.items()}, "paths": bytes(paths)}
+    for name, data in hashed.items():
+        sections[name] = _Section(at, len(data), xxhash.xxh3_64_intdigest(data))
+        yield data
+        at += len(data)
+    text = msgspec.json.encode(_Summary(format, settings, len(columns["sizes"]), sections))
+    yield text
+    yield _TRAILER.pack(len(text), xxhash.xxh3_64_intdigest(text), _MAGIC)
 
 
 def refuse_escaping(path: str, where: str) -> None:

@@ -8,12 +8,12 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from onecurve.data.file_format import BadFileError, FilePart
 from onecurve.data.formats import FORMATS, HEAD_BYTES, NAMES, recognized
-from onecurve.data.index_file import DataPiece, IndexFile, write_index
+from onecurve.data.index_file import DamagedIndexError, DataPiece, IndexFile, write_index
+from onecurve.data.index_journal import IndexJournal, ScannedFile
 from onecurve.data.sample_folder import NAME as FOLDER
 from onecurve.data.sample_folder import FolderFile, FolderFiles, encode_files
 from onecurve.data.storage import DataFile, HashedStream, Storage
@@ -63,22 +63,10 @@ class Indexed:
     """Files that were read; the others were known from before."""
 
 
-class _Scanned(msgspec.Struct, frozen=True):
-    """What was found in one file, as the journal has it."""
-
-    path: str
-    size: int
-    stamp: int
-    hash: int
-    parts: Sequence[tuple[int, bytes]]
-    """Samples of each part, and its details."""
-
-
 def build_index(
     dataset: DataLocation,
     *,
     out: Path | None = None,
-    format: str | None = None,
     processes: int | None = None,
     progress: Callable[[int, int], None] = lambda _, __: None,
 ) -> Indexed:
@@ -91,27 +79,26 @@ def build_index(
         raise OnecurveError(f"{dataset.folder}: there is no file {dataset.pattern!r} in it")
     storage = Storage(dataset.folder)
     path = out or default_index_path(dataset)
-    name = _format_of(storage, files, format)
-    known = _known(path, name)
-    journal = path.with_name(_JOURNAL_NAME)
-    known |= _from_journal(journal, name)
-    missing = [file for file in files if not _is_same(known.get(file.path), file)]
-    total = sum(file.size for file in files)
-    done = total - sum(file.size for file in missing)
-    progress(done, total)
-    with journal.open("ab") as notes:
-        if not journal.stat().st_size:
-            notes.write(_line(name))
+    name = _format_of(storage, files)
+    journal = IndexJournal(path.with_name(_JOURNAL_NAME), name)
+    try:
+        for scanned in _from_index(path, name):
+            if not journal.has(scanned.path):  # which is newer
+                journal.add(scanned)
+        missing = [file for file in files if not journal.knows(file)]
+        total = sum(file.size for file in files)
+        done = total - sum(file.size for file in missing)
+        progress(done, total)
         for scanned in _scan_all(dataset.folder, name, missing, processes):
-            known[scanned.path] = scanned
-            notes.write(_line(scanned))
-            notes.flush()
+            journal.add(scanned)
             done += scanned.size
             progress(done, total)
-    pieces = list(_pieces(name, [known[file.path] for file in files]))
-    write_index(path, name, {"pattern": dataset.pattern}, pieces)
-    journal.unlink()
-    samples = sum(piece.samples for piece in pieces)
+        pieces = _pieces(name, (journal.scanned(file.path) for file in files))
+        write_index(path, name, {"pattern": dataset.pattern}, pieces)
+    finally:
+        journal.close()
+    journal.remove()
+    samples = int(IndexFile(path).samples.sum())
     return Indexed(path=str(path), format=name, files=len(files), samples=samples, bytes=total, scanned=len(missing))
 
 
@@ -123,10 +110,8 @@ def default_index_path(dataset: DataLocation) -> Path:
     return storage.local_path(INDEX_NAME)
 
 
-def _format_of(storage: Storage, files: Sequence[DataFile], format: str | None) -> str:
+def _format_of(storage: Storage, files: Sequence[DataFile]) -> str:
     """The format that all files have, as the first one shows it."""
-    if format is not None:
-        return format
     with storage.open(files[0].path) as file:
         found = recognized(files[0].path, file.read(HEAD_BYTES))
     if found is None:
@@ -137,58 +122,34 @@ def _format_of(storage: Storage, files: Sequence[DataFile], format: str | None) 
     return found
 
 
-def _known(path: Path, format: str) -> dict[str, _Scanned]:
-    """What an earlier index says, by path."""
-    if not path.exists():
-        return {}
-    index = IndexFile(path)
+def _from_index(path: Path, format: str) -> Iterator[ScannedFile]:
+    """What an earlier index says about each file."""
+    try:
+        index = IndexFile(path)
+    except DamagedIndexError:  # or there is none: all files are read
+        return
     if index.format != format:
-        return {}
-    found: dict[str, _Scanned] = {}
+        return
+    parts: list[tuple[int, bytes]] = []
     for number in range(len(index)):
         piece = index.piece(number)
         if format == FOLDER:
-            found |= {each.path: each for each in _files_of(piece)}
+            yield from _files_of(piece)
             continue
-        before = found.get(piece.path)
-        part = (piece.samples, np.asarray(piece.details, np.uint64).tobytes())
-        parts = (*(before.parts if before is not None else ()), part)
-        found[piece.path] = _Scanned(piece.path, piece.size, piece.stamp, piece.hash, parts)
-    return found
+        parts.append((piece.samples, np.asarray(piece.details, np.uint64).tobytes()))
+        if number + 1 == len(index) or index.path(number + 1) != piece.path:
+            yield ScannedFile(piece.path, piece.size, piece.stamp, piece.hash, parts)
+            parts = []
 
 
-def _files_of(piece: DataPiece) -> Iterator[_Scanned]:
+def _files_of(piece: DataPiece) -> Iterator[ScannedFile]:
     files = FolderFiles(np.asarray(piece.details, np.uint64), piece.samples)
     for offset in range(piece.samples):
         file = files.file(offset)
-        yield _Scanned(f"{piece.path}/{file.name}", file.size, file.stamp, file.hash, [(1, b"")])
+        yield ScannedFile(f"{piece.path}/{file.name}", file.size, file.stamp, file.hash, [(1, b"")])
 
 
-def _from_journal(journal: Path, format: str) -> dict[str, _Scanned]:
-    """What was found before the indexing was broken off; a line that is not complete ends it."""
-    found: dict[str, _Scanned] = {}
-    lines = journal.read_bytes().splitlines() if journal.exists() else []
-    if not lines or lines[0] != _line(format).rstrip():
-        journal.unlink(missing_ok=True)
-        return {}
-    for line in lines[1:]:
-        try:
-            scanned = msgspec.json.decode(line, type=_Scanned)
-        except msgspec.DecodeError:
-            break
-        found[scanned.path] = scanned
-    return found
-
-
-def _line(content: object) -> bytes:
-    return msgspec.json.encode(content) + b"\n"
-
-
-def _is_same(known: _Scanned | None, file: DataFile) -> bool:
-    return known is not None and (known.size, known.stamp) == (file.size, file.stamp)
-
-
-def _scan_all(folder: str, format: str, files: Sequence[DataFile], processes: int | None) -> Iterator[_Scanned]:
+def _scan_all(folder: str, format: str, files: Sequence[DataFile], processes: int | None) -> Iterator[ScannedFile]:
     """Scan files, several at the same time; in their order."""
     count = processes or len(os.sched_getaffinity(0))
     scan = partial(_scan, folder, format)
@@ -200,7 +161,7 @@ def _scan_all(folder: str, format: str, files: Sequence[DataFile], processes: in
         yield from pool.map(scan, files, chunksize=chunk)
 
 
-def _scan(folder: str, format: str, file: DataFile) -> _Scanned:
+def _scan(folder: str, format: str, file: DataFile) -> ScannedFile:
     storage = Storage(folder)
     with storage.open(file.path) as opened:
         head = opened.read(HEAD_BYTES)
@@ -217,10 +178,10 @@ def _scan(folder: str, format: str, file: DataFile) -> _Scanned:
         except BadFileError as error:
             raise BadFileError(f"{folder}/{file.path}: {error}") from None
         encoded = [(part.samples, np.asarray(part.details, np.uint64).tobytes()) for part in parts]
-        return _Scanned(file.path, file.size, file.stamp, stream.finish(), encoded)
+        return ScannedFile(file.path, file.size, file.stamp, stream.finish(), encoded)
 
 
-def _pieces(format: str, files: Iterable[_Scanned]) -> Iterator[DataPiece]:
+def _pieces(format: str, files: Iterable[ScannedFile]) -> Iterator[DataPiece]:
     if format == FOLDER:
         yield from _classes(files)
         return
@@ -237,7 +198,7 @@ def _pieces(format: str, files: Iterable[_Scanned]) -> Iterator[DataPiece]:
             )
 
 
-def _classes(files: Iterable[_Scanned]) -> Iterator[DataPiece]:
+def _classes(files: Iterable[ScannedFile]) -> Iterator[DataPiece]:
     """One piece for each class, with its files."""
     classes: dict[str, list[FolderFile]] = {}
     for file in files:

@@ -100,6 +100,15 @@ def test_an_index_reads_only_what_is_new(tmp_path: Path) -> None:
     assert len(SOURCES["jsonl"](path)) == len(ALL) + 1
 
 
+def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
+    path = made("jsonl", tmp_path)
+    (tmp_path / "_onecurve.index").write_bytes(b"damaged")
+    with pytest.raises(DamagedIndexError, match="make the index again with `onecurve index`"):
+        SOURCES["jsonl"](path)
+    assert oc.index(path).scanned == len(SIZES)
+    assert len(SOURCES["jsonl"](path)) == len(ALL)
+
+
 def test_an_index_that_was_broken_off_is_continued(tmp_path: Path) -> None:
     WRITERS["jsonl"](tmp_path / "data")
 
@@ -224,7 +233,7 @@ def test_memory_of_an_index_does_not_grow_with_its_samples(tmp_path: Path) -> No
     """A piece is looked at when it is read."""
     path = made("jsonl", tmp_path)
     damaged = bytearray((tmp_path / "_onecurve.index").read_bytes())
-    damaged[-8] ^= 1
+    damaged[16 + 8 * (len(ALL) + len(SIZES)) - 1] ^= 1  # the last detail of the last piece
     (tmp_path / "_onecurve.index").write_bytes(damaged)
     source = SOURCES["jsonl"](path)
     assert source[0] == 0
