@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onecurve as oc
-from harness import JOBS, onecurve, steps
+from harness import EXAMPLES, JOBS, onecurve, steps
 from onecurve.data.loader import Reader
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.plan import Plan
@@ -75,6 +75,13 @@ def test_a_run_names_a_file_that_is_missing_before_it_trains(folder: Path, tmp_p
     )
     assert ended.returncode == 1
     assert "files/tar/1.tar: it is in the index, but it is not there" in ended.stderr
+
+
+def test_the_example_learns_from_parquet_files(tmp_path: Path) -> None:
+    ended = onecurve("run", str(EXAMPLES / "tabular.py"), "--ranks", "2", "--no-check", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert steps(tmp_path / "runs" / "tabular")[-1].loss < 0.004
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["flats", "tabular"]
 
 
 def test_the_command_indexes_folders_and_globs(tmp_path: Path) -> None:
