@@ -13,6 +13,8 @@ import pyarrow
 import pyarrow.parquet
 import zstandard
 
+import onecurve as oc
+
 SIZES = (7, 1, 12)
 """Samples of the files; their numbers go through all of them."""
 
@@ -82,6 +84,14 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "tokens": write_tokens,
     "folder": write_folder,
 }
+
+
+def write_indexed(folder: Path) -> Path:
+    """Write files of every format, each in a folder of its own, with their indices."""
+    for kind, write in WRITERS.items():
+        write(folder / kind)
+        oc.index(str(folder / kind), processes=1)
+    return folder
 
 
 def tar_of(members: list[tuple[str, bytes]]) -> bytes:

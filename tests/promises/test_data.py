@@ -11,7 +11,7 @@ from harness import EXAMPLES, JOBS, onecurve, steps
 from onecurve.data.loader import Reader
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.plan import Plan
-from sample_files import WRITERS
+from sample_files import WRITERS, write_indexed
 
 sys.path.insert(0, str(JOBS))
 from files import SOURCES, open_source
@@ -24,11 +24,7 @@ PLANS = ["mb12", "mb4×3", "replicate2 mb3×2", "shard3 mb4", "replicate4 mb3", 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files of every format, and their indices."""
-    made = tmp_path_factory.mktemp("files")
-    for kind in SOURCES:
-        WRITERS[kind](made / kind)
-        oc.index(str(made / kind), processes=1)
-    return made
+    return write_indexed(tmp_path_factory.mktemp("files"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

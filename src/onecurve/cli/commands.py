@@ -79,10 +79,8 @@ def index_command(chosen: argparse.Namespace) -> int:
         found.append(to_plain(indexed))
         if not chosen.json:
             read = f"{indexed.scanned:,} of them read now" if indexed.scanned < indexed.files else "all read"
-            print(
-                f"{indexed.path}: {indexed.samples:,} samples of {indexed.format} in {indexed.files:,} files, {read}",
-                flush=True,
-            )
+            what = "tokens, or bytes of raw files," if indexed.format == "tokens" else f"samples of {indexed.format}"
+            print(f"{indexed.path}: {indexed.samples:,} {what} in {indexed.files:,} files, {read}", flush=True)
     if chosen.json:
         print(to_json({"version": _JSON_VERSION, "indexed": found}), flush=True)
     return 0

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from onecurve.data.file_format import BadFileError, FilePart
 from onecurve.data.formats import FORMATS, HEAD_BYTES, NAMES, recognized
@@ -19,8 +20,7 @@ from onecurve.data.sample_folder import FolderFile, FolderFiles, encode_files
 from onecurve.data.storage import DataFile, HashedStream, Storage
 from onecurve.describe.errors import OnecurveError
 
-INDEX_NAME = "_onecurve.index"
-_JOURNAL_NAME = "_onecurve.index.journal"
+ALL_FILES = "**"
 _FILES_AT_ONCE = 64
 """Small files are given to a process in groups of so many."""
 
@@ -30,7 +30,8 @@ class DataLocation:
     """Data in files: a folder, and which of its files."""
 
     folder: str
-    pattern: str = "*"
+    pattern: str = ALL_FILES
+    """A glob: `*` stands for any text inside a name, `**` for any folders."""
 
     @staticmethod
     def at(location: str) -> "DataLocation":
@@ -46,7 +47,8 @@ class DataLocation:
 
     def files(self) -> list[DataFile]:
         """The files, in the order of their paths."""
-        found = (file for file in Storage(self.folder).files() if fnmatchcase(file.path, self.pattern))
+        pattern = self.pattern.split("/")
+        found = (file for file in Storage(self.folder).files() if _matches(file.path.split("/"), pattern))
         return sorted(found, key=lambda file: file.path)
 
 
@@ -61,6 +63,15 @@ class Indexed:
     bytes: int
     scanned: int
     """Files that were read; the others were known from before."""
+
+
+def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
+    """True if the names of a path match a glob, each its part; `**` takes any number of them."""
+    if not pattern:
+        return not names
+    if pattern[0] == ALL_FILES:
+        return len(pattern) == 1 or any(_matches(names[at:], pattern[1:]) for at in range(len(names)))
+    return bool(names) and fnmatchcase(names[0], pattern[0]) and _matches(names[1:], pattern[1:])
 
 
 def build_index(
@@ -80,7 +91,7 @@ def build_index(
     storage = Storage(dataset.folder)
     path = out or default_index_path(dataset)
     name = _format_of(storage, files)
-    journal = IndexJournal(path.with_name(_JOURNAL_NAME), name)
+    journal = IndexJournal(path.with_name(f"{path.name}.journal"), name)
     try:
         for scanned in _from_index(path, name):
             if not journal.has(scanned.path):  # which is newer
@@ -103,11 +114,15 @@ def build_index(
 
 
 def default_index_path(dataset: DataLocation) -> Path:
-    """Where the index of local data is: in its folder."""
+    """Where the index of local data is: in its folder. Each glob has one of its own."""
     storage = Storage(dataset.folder)
     if not storage.is_local:
-        raise OnecurveError(f"{dataset.folder}: name the file of the index with --out; it is not written there")
-    return storage.local_path(INDEX_NAME)
+        raise OnecurveError(
+            f"{dataset.folder}: the index of data that is not on this host is a file of its own; name it with "
+            "`onecurve index … --out FILE`, and with index=FILE in the source"
+        )
+    of_glob = "" if dataset.pattern == ALL_FILES else f"-{xxhash.xxh3_64_hexdigest(dataset.pattern.encode())[:8]}"
+    return storage.local_path(f"_onecurve{of_glob}.index")
 
 
 def _format_of(storage: Storage, files: Sequence[DataFile]) -> str:

@@ -74,6 +74,11 @@ class Reader:
         with preserve_rng_state():
             return self._batch(samples, replaces_skipped)
 
+    def verify(self) -> None:
+        """Refuse files that are not as their index says."""
+        if isinstance(self.dataset, Source):
+            self.dataset.verify()
+
     def open(self, sample_groups: Iterable[Iterable[Sample]], workers: int) -> "MicroBatches":
         """Iterate over one micro-batch per group of samples, read ahead by `workers` processes (0: read here)."""
         return MicroBatches(self, sample_groups, workers)
@@ -255,6 +260,7 @@ class EvaluationBatches:
     """
 
     def __init__(self, reader: Reader, plan: Plan, data_rank: int, workers: int) -> None:
+        self.reader = reader
         self._shares = _EvaluationShares(len(reader.dataset), plan.round_size, plan.share(data_rank))
         self._micro_batches = reader.open(self._shares, workers)
 

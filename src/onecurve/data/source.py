@@ -167,6 +167,12 @@ class IndexedSource(Source):
             raise OnecurveError(
                 f"{location}: its files are of {self._index.format}, not of {format}; use the source for those"
             )
+        pattern = self._index.settings.get("pattern", self._where.pattern)
+        if pattern != self._where.pattern:
+            raise OnecurveError(
+                f"{location}: its index {path} is of the files {pattern!r}, not of {self._where.pattern!r}; make one "
+                "for these with `onecurve index`"
+            )
         super().__init__(self._index.samples.astype(np.int64), window)
 
     def _refuse_new(self, found: Mapping[str, DataFile], known: Collection[str]) -> None:

@@ -12,11 +12,13 @@ from onecurve.data.index_file import Numbers
 from onecurve.data.storage import HashedStream
 
 _NUMPY = b"\x93NUMPY"
-_KINDS = ("uint8", "uint16", "int32", "uint32", "int64")
+DTYPES = ("uint8", "uint16", "int32", "uint32", "int64")
+_RAW = len(DTYPES)
+"""The kind of a raw file: what its bytes mean is said when it is read."""
 
 
 class TokenFormat:
-    """The index counts tokens; samples are cut from them when they are read."""
+    """The index counts tokens, of raw files bytes; samples are cut from them when they are read."""
 
     name = "tokens"
 
@@ -29,35 +31,44 @@ class TokenFormat:
 
     def scan(self, stream: HashedStream, size: int) -> list[FilePart]:
         stream.finish()
-        dtype, begin, count = self._layout(stream.file, size)
-        return [FilePart(count, [begin, _KINDS.index(dtype.name)])]
+        return [_layout(stream.file, size)]
+
+    def tokens(self, samples: int, details: Numbers) -> int:
+        """The number of tokens in a file of which the index counts so many."""
+        return samples // self._raw.itemsize if _kind(details) == _RAW else samples
 
     def open(self, file: IO[bytes], samples: int, details: Numbers) -> SampleReader:
-        begin, kind = map(int, details) if len(details) == 2 else (0, len(_KINDS))
-        if kind >= len(_KINDS):
-            raise BadFileError("its index does not fit the file")
-        return TokenReader(file, begin, np.dtype(_KINDS[kind]), samples)
+        kind = _kind(details)
+        if kind == _RAW and samples % self._raw.itemsize:
+            raise BadFileError(f"its {samples:,} bytes are no whole number of {self._raw.name}; give another dtype")
+        dtype = self._raw if kind == _RAW else np.dtype(DTYPES[kind])
+        return TokenReader(file, int(details[0]), dtype, self.tokens(samples, details))
 
-    def _layout(self, file: IO[bytes], size: int) -> tuple[np.dtype[Any], int, int]:
-        """The type of tokens, where they begin, and their number."""
-        file.seek(0)
-        if file.read(len(_NUMPY)) != _NUMPY:
-            if size % self._raw.itemsize:
-                raise BadFileError(f"its {size:,} bytes are no whole number of {self._raw.name}; give dtype=…")
-            return self._raw, 0, size // self._raw.itemsize
-        file.seek(0)
-        try:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-        except Exception as error:  # numpy parses a text of the file as Python, which fails in many ways
-            raise BadFileError(f"it is damaged ({type(error).__name__})") from None
-        if dtype.name not in _KINDS or len(shape) != 1 or not dtype.isnative:
-            raise BadFileError(f"it must be one row of {', '.join(_KINDS)}, but is {dtype} {list(shape)}")
-        begin, count = file.tell(), math.prod(shape)
-        if begin + count * dtype.itemsize != size:
-            raise BadFileError(f"it says that it has {count:,} tokens, which {size:,} bytes do not hold")
-        return dtype, begin, count
+
+def _kind(details: Numbers) -> int:
+    if len(details) != 2 or int(details[1]) > _RAW:
+        raise BadFileError("its index does not fit the file")
+    return int(details[1])
+
+
+def _layout(file: IO[bytes], size: int) -> FilePart:
+    """How many tokens a file has, where they begin, and of what kind they are."""
+    file.seek(0)
+    if file.read(len(_NUMPY)) != _NUMPY:
+        return FilePart(size, [0, _RAW])
+    file.seek(0)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except Exception as error:  # numpy parses a text of the file as Python, which fails in many ways
+        raise BadFileError(f"it is damaged ({type(error).__name__})") from None
+    if dtype.name not in DTYPES or len(shape) != 1 or not dtype.isnative:
+        raise BadFileError(f"it must be one row of {', '.join(DTYPES)}, but is {dtype} {list(shape)}")
+    begin, count = file.tell(), math.prod(shape)
+    if begin + count * dtype.itemsize != size:
+        raise BadFileError(f"it says that it has {count:,} tokens, which {size:,} bytes do not hold")
+    return FilePart(count, [begin, DTYPES.index(dtype.name)])
 
 
 def _mapped(file: IO[bytes], dtype: np.dtype[Any], begin: int, tokens: int) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from onecurve.data.source import FileSource
-from onecurve.data.token_file import TokenFormat, TokenReader
+from onecurve.data.token_file import DTYPES, TokenFormat, TokenReader
 from onecurve.describe.errors import OnecurveError
 
 
@@ -15,10 +15,14 @@ class TokenSource(FileSource):
     def __init__(self, location: str, length: int, dtype: str, window: int, bad: str, index: str | None) -> None:
         if length < 1:
             raise OnecurveError(f"tokens: length must be at least 1, got {length}")
-        super().__init__(location, TokenFormat(dtype), window, bad, index)
+        if dtype not in DTYPES:
+            raise OnecurveError(f"tokens: dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+        format = TokenFormat(dtype)
+        super().__init__(location, format, window, bad, index)
         self._length = length
-        tokens = self.piece_sizes
-        self._set_sizes(np.maximum(tokens - 1, 0) // length)
+        pieces = (self._index.piece(number) for number in range(len(self._index)))
+        tokens = [format.tokens(piece.samples, np.asarray(piece.details, np.uint64)) for piece in pieces]
+        self._set_sizes(np.maximum(np.array(tokens, np.int64) - 1, 0) // length)
 
     def _sample(self, piece: int, offset: int) -> Any:
         reader = self.reader(piece)

@@ -20,11 +20,6 @@ class TrainingData:
     order: Order
     steps: int
 
-    def verify(self) -> None:
-        """Refuse files that are not as their index says."""
-        if isinstance(self.reader.dataset, Source):
-            self.reader.dataset.verify()
-
     def batches(self, plan: Plan, data_rank: int, workers: int, ahead: int = 0) -> TrainingBatches:
         """The batches of one data-parallel rank, one per step, read by `workers` processes. Each has those of the
         `ahead` steps after it."""

@@ -224,7 +224,9 @@ class RunBuilder:
     def _agenda(self, plan: Plan, process: JobProcess, deferred: DeferredModel) -> RunAgenda:
         """Complete the plan, and say what must be proved of it. The files of the data are compared with their index."""
         job, proof = self._job, self._settings.proof
-        process.data.verify()
+        process.data.reader.verify()
+        if process.loaders.evaluation is not None:
+            process.loaders.evaluation.reader.verify()
         if self._settings.manual:
             resolved = ResolvedPlan(plan)
         else:

@@ -14,7 +14,7 @@ import onecurve as oc
 from onecurve.data.index_file import IndexFile, refuse_escaping
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
-from sample_files import WRITERS, masked_crc32c
+from sample_files import masked_crc32c, write_indexed
 
 SOURCES: dict[str, Callable[[str], Source]] = {
     "jsonl": oc.data.jsonl,
@@ -31,11 +31,7 @@ MOST_SECONDS, MOST_BYTES = 1.0, 256 << 20
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("files")
-    for kind in SOURCES:
-        WRITERS[kind](made / kind)
-        oc.index(str(made / kind), processes=1)
-    return made
+    return write_indexed(tmp_path_factory.mktemp("files"))
 
 
 @pytest.mark.parametrize("kind", SOURCES)

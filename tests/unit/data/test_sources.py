@@ -126,17 +126,52 @@ def test_an_index_that_was_broken_off_is_continued(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("location", "expected"),
     [
-        ("data", ("data", "*")),
-        ("data/", ("data", "*")),
+        ("data", ("data", "**")),
+        ("data/", ("data", "**")),
         ("/data/a*/b.jsonl", ("/data", "a*/b.jsonl")),
         ("*.jsonl", (".", "*.jsonl")),
-        ("s3://bucket/train/", ("s3://bucket/train", "*")),
+        ("s3://bucket/train/", ("s3://bucket/train", "**")),
         ("s3://bucket/x/*.tar", ("s3://bucket/x", "*.tar")),
     ],
 )
 def test_locations(location: str, expected: tuple[str, str]) -> None:
     where = DataLocation.at(location)
     assert (where.folder, where.pattern) == expected
+
+
+def test_a_glob_is_that_of_a_shell(tmp_path: Path) -> None:
+    for path in ("a.jsonl", "b.txt", "sub/a.jsonl", "sub/deep/a.jsonl"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("{}\n")
+
+    def found(pattern: str) -> list[str]:
+        return [file.path for file in DataLocation(str(tmp_path), pattern).files()]
+
+    assert found("*.jsonl") == ["a.jsonl"]
+    assert found("*/a.jsonl") == ["sub/a.jsonl"]
+    assert found("**/*.jsonl") == ["a.jsonl", "sub/a.jsonl", "sub/deep/a.jsonl"]
+    assert len(found("**")) == 4
+
+
+def test_each_glob_of_a_folder_has_an_index_of_its_own(tmp_path: Path) -> None:
+    """Or one would read the samples of the other."""
+    for number, name in enumerate(("train", "val")):
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"id": {number}}}\n')
+        oc.index(str(tmp_path / f"{name}*"))
+    assert [oc.data.jsonl(str(tmp_path / f"{name}*"))[0]["id"] for name in ("train", "val")] == [0, 1]
+    index = next(str(path) for path in tmp_path.glob("_onecurve-*.index"))
+    with pytest.raises(OnecurveError, match=r"its index .* is of the files '.*', not of 'other\*'"):
+        oc.data.jsonl(str(tmp_path / "other*"), index=index)
+
+
+def test_raw_tokens_are_read_as_the_job_says(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(np.arange(70_000, 70_010, dtype=np.int32).tobytes())
+    oc.index(str(tmp_path))
+    source = oc.data.tokens(str(tmp_path), length=3, dtype="int32")
+    assert len(source) == 3
+    assert source[2][0].tolist() == [70_006, 70_007, 70_008]
+    with pytest.raises(OnecurveError, match="dtype must be one of uint8, uint16"):
+        oc.data.tokens(str(tmp_path), length=3, dtype="float32")
 
 
 def test_blank_lines_and_windows_line_ends_are_no_samples(tmp_path: Path) -> None:
