@@ -1,6 +1,7 @@
 """Samples in files, as a map-style dataset: what `oc.data.jsonl` and the others return."""
 
 import os
+import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -161,7 +162,9 @@ class IndexedSource(Source):
         self._storage = Storage(self._where.folder)
         path = Path(index) if index is not None else default_index_path(self._where)
         if not path.exists():
-            raise OnecurveError(f"{location}: it has no index yet; make it once, with `onecurve index {location}`")
+            raise OnecurveError(
+                f"{location}: it has no index yet; make it once, with `onecurve index {shlex.quote(location)}`"
+            )
         self._index = IndexFile(path)
         if self._index.format != format:
             raise OnecurveError(
