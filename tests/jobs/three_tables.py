@@ -12,13 +12,13 @@ import onecurve as oc
 class Clicks(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.country = oc.params.Embedding("country", width)
+        self.weekday = oc.params.Embedding("weekday", width)
         self.item = oc.params.Embedding("item", width)
         self.visit = oc.params.Embedding("visit", width)
         self.head = nn.Sequential(nn.Linear(3 * width, 256), nn.ReLU(), nn.Linear(256, 1))
 
-    def forward(self, country: Tensor, item: Tensor, visit: Tensor) -> Tensor:
-        return self.head(torch.cat([self.country(country), self.item(item), self.visit(visit)], 1)).squeeze(1)
+    def forward(self, weekday: Tensor, item: Tensor, visit: Tensor) -> Tensor:
+        return self.head(torch.cat([self.weekday(weekday), self.item(item), self.visit(visit)], 1)).squeeze(1)
 
 
 class Visits:
@@ -29,7 +29,7 @@ class Visits:
 
     def __getitem__(self, index: int) -> tuple[tuple[int, int, int], float]:
         draw = random.Random(index)
-        return (draw.randrange(200), int(1e7 ** draw.random()), index), float(draw.random() < 0.1)
+        return (draw.randrange(7), int(1e7 ** draw.random()), index), float(draw.random() < 0.1)
 
 
 def loss(output: Tensor, click: Tensor) -> Tensor:

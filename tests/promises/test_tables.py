@@ -120,7 +120,7 @@ def test_a_job_without_tables_does_not_import_numba(tmp_path: Path) -> None:
 def test_a_plan_places_small_and_large_tables(tmp_path: Path) -> None:
     ended = python("-m", "onecurve", "plan", str(JOBS / "three_tables.py"), "--cluster", "2x8xH100", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "tables=country:replicated,item:row_sharded,visit:served" in ended.stdout
+    assert "tables=weekday:replicated,item:row_sharded,visit:served" in ended.stdout
     assert re.search(
         r"the rows of visit will take 2\.\d TiB, 4\.\d TiB with two copies: for example 1\d servers", ended.stdout
     )
