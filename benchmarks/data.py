@@ -32,9 +32,9 @@ import pyarrow.parquet
 import torch
 
 import onecurve as oc
-from onecurve.data.index_file import DataPiece, write_index
 from onecurve.data.source import Source
-from onecurve.data.tf_example import decode_example
+from onecurve.formats.index_file import DataPiece, write_index
+from onecurve.formats.tf_example import decode_example
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from sample_files import example, record, tar_of

@@ -14,7 +14,7 @@ import onecurve
 ROOT = Path(onecurve.__file__).parent
 
 CORE = {"describe", "job", "device"}
-PLANNER = {*CORE, "model", "data", "measure", "apply", "predict", "search"}
+PLANNER = {*CORE, "model", "formats", "data", "measure", "apply", "predict", "search"}
 RUNTIME = {*PLANNER, "planner", "train", "checkpoint", "params", "runs"}
 MAY_IMPORT = {
     "describe": set(),
@@ -24,7 +24,8 @@ MAY_IMPORT = {
     "job": {"describe"},
     "device": {"describe"},
     "model": CORE,
-    "data": CORE,
+    "formats": {"describe", "device"},
+    "data": {*CORE, "formats"},
     "train": CORE,
     "params": CORE,
     "servers": {*CORE, "params", "coordination"},
@@ -49,7 +50,8 @@ LIBRARIES = {
     "job": {"torch"},
     "device": {"torch", "numpy"},
     "model": {"torch", "safetensors"},
-    "data": {"torch", "numpy", "fsspec", "xxhash", "msgspec", "pyarrow", "zstandard"},
+    "formats": {"torch", "numpy", "fsspec", "xxhash", "msgspec", "pyarrow", "zstandard"},
+    "data": {"torch", "numpy", "xxhash", "msgspec"},
     "train": {"torch"},
     "params": {"torch", "numpy", "numba", "msgspec", "xxhash"},
     "servers": {"torch", "msgspec"},

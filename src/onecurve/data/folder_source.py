@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from onecurve.data.file_format import BadFileError
-from onecurve.data.sample_folder import NAME, FolderFiles
 from onecurve.data.source import IndexedSource
+from onecurve.formats.file_format import BadFileError
+from onecurve.formats.sample_folder import NAME, FolderFiles
 
 
 class FolderSource(IndexedSource):

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate
 
-from onecurve.data.file_format import BadFileError
 from onecurve.data.late_loader import LateLoader
 from onecurve.data.order import WHOLE, Order, Sample, Samples, round_bounds
 from onecurve.data.source import SKIPPED, Source
@@ -28,6 +27,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.cores import unpin_cores
 from onecurve.device.parent_process import die_with_parent
 from onecurve.device.rng import preserve_rng_state, seed_all
+from onecurve.formats.file_format import BadFileError
 from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
 

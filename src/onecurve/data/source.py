@@ -10,12 +10,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onecurve.data.file_format import BadFileError, FileFormat, SampleReader
-from onecurve.data.index_file import IndexFile
-from onecurve.data.indexing import DataLocation, default_index_path
 from onecurve.data.order import Order
-from onecurve.data.storage import DataFile, Storage
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.file_format import BadFileError, FileFormat, SampleReader
+from onecurve.formats.index_file import IndexFile
+from onecurve.formats.indexing import DataLocation, default_index_path
+from onecurve.formats.storage import DataFile, Storage
 
 _SAFETY = 2
 """So many more pieces than a window has are kept open: a batch may have samples of two windows."""

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from onecurve.data.folder_source import FolderSource
-from onecurve.data.json_lines import JsonLinesFormat
 from onecurve.data.mix import MixedSource
-from onecurve.data.parquet_file import ParquetFormat
 from onecurve.data.source import FileSource, Source
-from onecurve.data.tar_file import TarFormat
-from onecurve.data.tf_record import TfRecordFormat
 from onecurve.data.token_source import TokenSource
+from onecurve.formats.json_lines import JsonLinesFormat
+from onecurve.formats.parquet_file import ParquetFormat
+from onecurve.formats.tar_file import TarFormat
+from onecurve.formats.tf_record import TfRecordFormat
 
 _WINDOW = 16
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from onecurve.data.source import FileSource
-from onecurve.data.token_file import DTYPES, TokenFormat, TokenReader
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.token_file import DTYPES, TokenFormat, TokenReader
 
 
 class TokenSource(FileSource):

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from onecurve.data.indexing import DataLocation, Indexed, build_index
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.indexing import DataLocation, Indexed, build_index
 
 
 def index(

@@ -16,13 +16,13 @@ import torch
 from torch.utils.data import DataLoader
 
 import onecurve as oc
-from onecurve.data.file_format import BadFileError
-from onecurve.data.index_file import DamagedIndexError
-from onecurve.data.indexing import DataLocation, build_index
 from onecurve.data.loader import Reader
 from onecurve.data.order import WHOLE, Sample
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.file_format import BadFileError
+from onecurve.formats.index_file import DamagedIndexError
+from onecurve.formats.indexing import DataLocation, build_index
 from sample_files import SIZES, WRITERS, example, record, tar_of
 
 SOURCES: dict[str, Callable[[str], Source]] = {

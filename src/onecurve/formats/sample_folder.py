@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onecurve.data.file_format import BadFileError
-from onecurve.data.index_file import Numbers, refuse_escaping
+from onecurve.formats.file_format import BadFileError
+from onecurve.formats.index_file import Numbers, refuse_escaping
 
 NAME = "folder"
 _HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*", b"fLaC", b"OggS", b"ID3", b"\xff\xfb")

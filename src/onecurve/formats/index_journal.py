@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import xxhash
 
-from onecurve.data.storage import DataFile
+from onecurve.formats.storage import DataFile
 
 _LENGTHS = struct.Struct("<QQ")
 """Before each record: its length and its hash."""

@@ -4,9 +4,9 @@ import io
 import tarfile
 from typing import IO, Any
 
-from onecurve.data.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
-from onecurve.data.index_file import Numbers
-from onecurve.data.storage import HashedStream
+from onecurve.formats.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
+from onecurve.formats.index_file import Numbers
+from onecurve.formats.storage import HashedStream
 
 _BLOCK = 512
 _MAX_SAMPLE_BYTES = 1 << 30

@@ -5,10 +5,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from onecurve.data.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
-from onecurve.data.index_file import Numbers
-from onecurve.data.storage import HashedStream
-from onecurve.data.tf_example import decode_example
+from onecurve.formats.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
+from onecurve.formats.index_file import Numbers
+from onecurve.formats.storage import HashedStream
+from onecurve.formats.tf_example import decode_example
 
 _LENGTH = struct.Struct("<QI")
 _CHECKSUM_BYTES = 4

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import onecurve as oc
-from onecurve.data.index_file import IndexFile, refuse_escaping
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.index_file import IndexFile, refuse_escaping
 from sample_files import masked_crc32c, write_indexed
 
 SOURCES: dict[str, Callable[[str], Source]] = {

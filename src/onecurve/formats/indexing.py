@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from onecurve.data.file_format import BadFileError, FilePart
-from onecurve.data.formats import FORMATS, HEAD_BYTES, NAMES, recognized
-from onecurve.data.index_file import DamagedIndexError, DataPiece, IndexFile, write_index
-from onecurve.data.index_journal import IndexJournal, ScannedFile
-from onecurve.data.sample_folder import NAME as FOLDER
-from onecurve.data.sample_folder import FolderFile, FolderFiles, encode_files
-from onecurve.data.storage import DataFile, HashedStream, Storage
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.file_format import BadFileError, FilePart
+from onecurve.formats.index_file import DamagedIndexError, DataPiece, IndexFile, write_index
+from onecurve.formats.index_journal import IndexJournal, ScannedFile
+from onecurve.formats.known_formats import FORMATS, HEAD_BYTES, NAMES, recognized
+from onecurve.formats.sample_folder import NAME as FOLDER
+from onecurve.formats.sample_folder import FolderFile, FolderFiles, encode_files
+from onecurve.formats.storage import DataFile, HashedStream, Storage
 
 ALL_FILES = "**"
 _FILES_AT_ONCE = 64

@@ -7,9 +7,9 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from onecurve.data.file_format import BadFileError, FilePart, SampleReader
-from onecurve.data.index_file import Numbers
-from onecurve.data.storage import HashedStream
+from onecurve.formats.file_format import BadFileError, FilePart, SampleReader
+from onecurve.formats.index_file import Numbers
+from onecurve.formats.storage import HashedStream
 
 _NUMPY = b"\x93NUMPY"
 DTYPES = ("uint8", "uint16", "int32", "uint32", "int64")

@@ -8,9 +8,9 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from onecurve.data.index_file import Numbers
-from onecurve.data.storage import HashedStream
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.index_file import Numbers
+from onecurve.formats.storage import HashedStream
 
 
 class BadFileError(OnecurveError):

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from onecurve.data.file_format import FileFormat
-from onecurve.data.json_lines import JsonLinesFormat
-from onecurve.data.parquet_file import ParquetFormat
-from onecurve.data.sample_folder import NAME as FOLDER
-from onecurve.data.sample_folder import is_media
-from onecurve.data.tar_file import TarFormat
-from onecurve.data.tf_record import TfRecordFormat
-from onecurve.data.token_file import TokenFormat
+from onecurve.formats.file_format import FileFormat
+from onecurve.formats.json_lines import JsonLinesFormat
+from onecurve.formats.parquet_file import ParquetFormat
+from onecurve.formats.sample_folder import NAME as FOLDER
+from onecurve.formats.sample_folder import is_media
+from onecurve.formats.tar_file import TarFormat
+from onecurve.formats.tf_record import TfRecordFormat
+from onecurve.formats.token_file import TokenFormat
 
 HEAD_BYTES = 1 << 12
 

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from onecurve.data.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
-from onecurve.data.index_file import Numbers
-from onecurve.data.storage import HashedStream
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.file_format import BadFileError, FilePart, RandomReader, SampleReader, check_offsets, offsets
+from onecurve.formats.index_file import Numbers
+from onecurve.formats.storage import HashedStream
 
 _BLOCK_BYTES = 1 << 22
 _MAX_TEXT_BYTES = 1 << 30

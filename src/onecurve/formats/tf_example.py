@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from onecurve.data.file_format import BadFileError
+from onecurve.formats.file_format import BadFileError
 
 Field = tuple[int, int, Any]
 """Number and wire type of a field, and its value: a number, or a view of bytes."""

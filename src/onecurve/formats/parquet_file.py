@@ -5,10 +5,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import IO, Any
 
-from onecurve.data.file_format import BadFileError, FilePart, SampleReader
-from onecurve.data.index_file import Numbers
-from onecurve.data.storage import HashedStream
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.file_format import BadFileError, FilePart, SampleReader
+from onecurve.formats.index_file import Numbers
+from onecurve.formats.storage import HashedStream
 
 _MAGIC = b"PAR1"
 _THRIFT_BYTES, _THRIFT_ELEMENTS = 1 << 26, 1 << 20
