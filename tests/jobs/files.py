@@ -24,9 +24,14 @@ SOURCES: dict[str, Callable[[str], Source]] = {
 
 
 def open_source(kind: str, folder: str) -> Source:
-    """`kind`: a format, `mix` for three of them, or `filtered` for one of which some samples are left out."""
+    """`kind`: a format, `mix` for three of them, or what is made of one: `filtered`, `prepared` or `packed`."""
     if kind == "filtered":
         return SOURCES["jsonl"](f"{folder}/jsonl").filter(lambda sample: int(10 * sample[1]) % 3 > 0)
+    if kind == "prepared":
+        return oc.data.prepared(SOURCES["jsonl"](f"{folder}/jsonl"), to=f"{folder}/prepared")
+    if kind == "packed":
+        documents = oc.data.jsonl(f"{folder}/jsonl", window=2).map(lambda line: [line["id"]] * (1 + line["id"] % 4))
+        return documents.packed(2).map(lambda pair: numbered(int(pair[0].sum())))
     if kind != "mix":
         return SOURCES[kind](f"{folder}/{kind}")
     weights = {"jsonl": 0.5, "tar": 0.3, "parquet": 0.2}

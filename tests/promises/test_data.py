@@ -16,7 +16,7 @@ from sample_files import WRITERS, write_indexed
 sys.path.insert(0, str(JOBS))
 from files import SOURCES, open_source
 
-KINDS = [*SOURCES, "mix", "filtered"]
+KINDS = [*SOURCES, "mix", "filtered", "prepared", "packed"]
 STEPS, BATCH = 5, 12
 PLANS = ["mb12", "mb4×3", "replicate2 mb3×2", "shard3 mb4", "replicate4 mb3", "replicate2 mb(4,2)×2"]
 
@@ -46,7 +46,10 @@ def ledger(data: TrainingData, plan: Plan, workers: int) -> list[list[float]]:
     return [sorted(step) for step in steps]
 
 
-@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in SOURCES), "mix", "filtered"])
+@pytest.mark.parametrize(
+    "kind",
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in [*SOURCES, "prepared"]), "mix", "filtered", "packed"],
+)
 def test_check_passes_on_files(kind: str, folder: Path) -> None:
     arguments = [f"kind={kind}", f"folder={folder}"]
     result = oc.check(JOBS / "files.py", arguments, plans=["mb4×3", "replicate2 mb3×2", "shard2 mb6"], quiet=True)

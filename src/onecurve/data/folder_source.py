@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from onecurve.data.source import IndexedSource
+from onecurve.data.file_source import IndexedSource
+from onecurve.data.function_identity import Identity, function_identity
 from onecurve.formats.file_format import BadFileError
 from onecurve.formats.sample_folder import NAME, FolderFiles
 
@@ -33,6 +34,9 @@ class FolderSource(IndexedSource):
         if xxhash.xxh3_64_intdigest(content) != file.hash:
             raise BadFileError(f"{self._where.folder}/{path}: it was changed since it was indexed")
         return self._load(content), piece
+
+    def identity(self) -> list[Identity]:
+        return [*super().identity(), function_identity(self._load)]
 
     def verify(self) -> None:
         found = {file.path: file for file in self._where.files()}

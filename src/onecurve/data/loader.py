@@ -20,14 +20,14 @@ from torch.utils.data import default_collate
 
 from onecurve.data.late_loader import LateLoader
 from onecurve.data.order import WHOLE, Order, Sample, Samples, round_bounds
-from onecurve.data.source import SKIPPED, Source
+from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.cores import unpin_cores
 from onecurve.device.parent_process import die_with_parent
 from onecurve.device.rng import preserve_rng_state, seed_all
-from onecurve.formats.file_format import BadFileError
+from onecurve.formats.file_format import SKIPPED, BadFileError
 from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
 

@@ -1,10 +1,12 @@
 """Several sources, mixed by weights."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from onecurve.data.function_identity import Identity
 from onecurve.data.mix_order import MixOrder, Mixture
 from onecurve.data.order import Order
 from onecurve.data.source import Source
@@ -41,6 +43,12 @@ class MixedSource(Source):
     def order(self, seed: int) -> Order:
         orders = [each.order(seed + number) for number, each in enumerate(self._sources)]
         return MixOrder(self._mixture, orders, [len(each.piece_sizes) for each in self._sources])
+
+    def identity(self) -> list[Identity]:
+        return [one for each in self._sources for one in each.identity()]
+
+    def index_path(self) -> Path:
+        raise OnecurveError("mix: it cannot be prepared or packed; do that with each of its sources, and mix those")
 
     def verify(self) -> None:
         for each in self._sources:

@@ -1,34 +1,17 @@
-"""Samples in files, as a map-style dataset: what `oc.data.jsonl` and the others return."""
+"""Samples that belong to pieces, as a map-style dataset, and what can be made of them."""
 
-import os
-import shlex
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from onecurve.data.function_identity import Identity, function_identity
 from onecurve.data.order import Order
+from onecurve.data.packing import Packing
 from onecurve.describe.errors import OnecurveError
-from onecurve.formats.file_format import BadFileError, FileFormat, SampleReader
-from onecurve.formats.index_file import IndexFile
-from onecurve.formats.indexing import DataLocation, default_index_path
-from onecurve.formats.storage import DataFile, Storage
-
-_SAFETY = 2
-"""So many more pieces than a window has are kept open: a batch may have samples of two windows."""
-
-
-class _Skipped:
-    """What a source returns in place of a sample that is left out."""
-
-    def __repr__(self) -> str:
-        return "SKIPPED"
-
-
-SKIPPED = _Skipped()
+from onecurve.formats.file_format import SKIPPED
 
 
 class Source:
@@ -73,6 +56,14 @@ class Source:
     def verify(self) -> None:
         """Compare all files with the index. Raises an OnecurveError that names one that is missing or has changed."""
 
+    def identity(self) -> list[Identity]:
+        """What decides which samples there are: the files, then each function."""
+        raise NotImplementedError
+
+    def index_path(self) -> Path:
+        """The file of the index. What is found out about the samples is stored beside it."""
+        raise NotImplementedError
+
     def order(self, seed: int) -> Order:
         """The order in which a job reads the samples."""
         return Order(self.piece_sizes.tolist(), seed, self.window)
@@ -98,6 +89,27 @@ class Source:
         """
         return FilteredSource(self, keeps)
 
+    def packed(self, length: int, *, separate: bool = False) -> "PackedSource":
+        """Return a source whose samples are sequences of `length` tokens, cut from concatenated documents.
+
+        The samples of this source must be documents: lists, arrays or tensors of token numbers. End each with a token
+        that says so. Each new sample is a pair: `length` tokens, and the tokens that follow each. The documents of a
+        file are concatenated in its order, and what is left at its end is dropped. The lengths of all documents are
+        counted at the first use, and stored beside the index of the data.
+
+        Args:
+            length: Tokens of a sample.
+            separate: Keep documents separate. The input is then a dict of `input_ids`, `position_ids`, which begin
+                anew with each document, and `attention_mask`, true where a token may attend to another: itself or an
+                earlier one of its document. The target of a document's last token is -100, which
+                `oc.loss.next_token` ignores. Default: False.
+
+        Example::
+
+            oc.data.jsonl("corpus/").map(lambda line: tokenizer.encode(line["text"])).packed(2048)
+        """
+        return PackedSource(self, Packing(self, length, separate))
+
 
 class MappedSource(Source):
     """Samples of another source, each changed by a function."""
@@ -118,6 +130,12 @@ class MappedSource(Source):
     def order(self, seed: int) -> Order:
         return self._source.order(seed)
 
+    def identity(self) -> list[Identity]:
+        return [*self._source.identity(), function_identity(self._function)]
+
+    def index_path(self) -> Path:
+        return self._source.index_path()
+
     def verify(self) -> None:
         self._source.verify()
 
@@ -129,113 +147,21 @@ class FilteredSource(MappedSource):
         return value if value is not SKIPPED and self._function(value) else SKIPPED
 
 
-class OpenPieces:
-    """The readers of the pieces that were used last."""
+class PackedSource(Source):
+    """Documents of another source, concatenated and cut."""
 
-    def __init__(self, count: int) -> None:
-        self._count, self._process = count, os.getpid()
-        self._open: OrderedDict[int, tuple[SampleReader, IO[bytes]]] = OrderedDict()
-
-    def __reduce__(self) -> tuple[type["OpenPieces"], tuple[int]]:
-        return OpenPieces, (self._count,)  # another process opens files itself
-
-    def reader(self, piece: int, open_piece: Callable[[int], tuple[SampleReader, IO[bytes]]]) -> SampleReader:
-        if self._process != os.getpid():  # a forked process would share the position of a file with its parent
-            self._open.clear()
-            self._process = os.getpid()
-        if piece in self._open:
-            self._open.move_to_end(piece)
-        else:
-            self._open[piece] = open_piece(piece)
-            if len(self._open) > self._count:
-                _, (_, file) = self._open.popitem(last=False)
-                file.close()
-        return self._open[piece][0]
-
-
-class IndexedSource(Source):
-    """Samples of files that have an index."""
-
-    def __init__(self, location: str, format: str, window: int, index: str | None) -> None:
-        """`format`: its name. `index`: the file of the index; None for the one in the folder of the data."""
-        self._where = DataLocation.at(location)
-        self._storage = Storage(self._where.folder)
-        path = Path(index) if index is not None else default_index_path(self._where)
-        if not path.exists():
-            raise OnecurveError(
-                f"{location}: it has no index yet; make it once, with `onecurve index {shlex.quote(location)}`"
-            )
-        self._index = IndexFile(path)
-        if self._index.format != format:
-            raise OnecurveError(
-                f"{location}: its files are of {self._index.format}, not of {format}; use the source for those"
-            )
-        pattern = self._index.settings.get("pattern", self._where.pattern)
-        if pattern != self._where.pattern:
-            raise OnecurveError(
-                f"{location}: its index {path} is of the files {pattern!r}, not of {self._where.pattern!r}; make one "
-                "for these with `onecurve index`"
-            )
-        super().__init__(self._index.samples.astype(np.int64), window)
-
-    def _refuse_new(self, found: Mapping[str, DataFile], known: Collection[str]) -> None:
-        if new := sorted(found.keys() - known):
-            others = f", nor are {len(new) - 1} others" if len(new) > 1 else ""
-            raise OnecurveError(
-                f"{self._where.folder}/{new[0]}: it is not in the index{others}; run `onecurve index "
-                f"{self._where.folder}` again, which reads only what is new"
-            )
-
-    def _refuse_changed(self, path: str, size: int, stamp: int, found: Mapping[str, DataFile]) -> None:
-        name, file = f"{self._where.folder}/{path}", found.get(path)
-        if file is None:
-            raise BadFileError(f"{name}: it is in the index, but it is not there")
-        if file.size != size:
-            raise BadFileError(f"{name}: it has {file.size:,} bytes, and had {size:,} when it was indexed")
-        if file.stamp != stamp:
-            raise BadFileError(f"{name}: it was written again since it was indexed; run `onecurve index` again")
-
-
-class FileSource(IndexedSource):
-    """Samples of files of one format."""
-
-    def __init__(self, location: str, format: FileFormat, window: int, bad: str, index: str | None) -> None:
-        """`bad`: what becomes of a sample that is damaged, `"stop"` or `"skip"`."""
-        super().__init__(location, format.name, window, index)
-        self._format, self._open = format, OpenPieces(window + _SAFETY)
-        if bad not in ("stop", "skip"):
-            raise OnecurveError(f"data: bad must be 'stop' or 'skip', got {bad!r}")
-        self._skips_bad = bad == "skip"
+    def __init__(self, source: Source, packing: Packing) -> None:
+        super().__init__(packing.sizes, source.window)
+        self._source, self._packing = source, packing
 
     def read(self, piece: int, offset: int) -> Any:
-        try:
-            return self._sample(piece, offset)
-        except BadFileError as error:
-            if self._skips_bad:
-                return SKIPPED
-            raise BadFileError(f"{self._where.folder}/{self._index.path(piece)}: {error}") from None
+        return self._packing.read(piece, offset)
 
-    def _sample(self, piece: int, offset: int) -> Any:
-        return self.reader(piece).read(offset)
+    def identity(self) -> list[Identity]:
+        return [*self._source.identity(), self._packing.identity]
 
-    def reader(self, piece: int) -> SampleReader:
-        """Return the reader of a piece."""
-        return self._open.reader(piece, self._open_piece)
+    def index_path(self) -> Path:
+        return self._source.index_path()
 
     def verify(self) -> None:
-        found = {file.path: file for file in self._where.files()}
-        known: set[str] = set()
-        for number in range(len(self._index)):
-            piece = self._index.piece(number, with_details=False)
-            self._refuse_changed(piece.path, piece.size, piece.stamp, found)
-            known.add(piece.path)
-        self._refuse_new(found, known)
-
-    def _open_piece(self, number: int) -> tuple[SampleReader, IO[bytes]]:
-        piece = self._index.piece(number)
-        file = self._storage.opened(piece.path)
-        try:
-            return self._format.open(file, piece.samples, np.asarray(piece.details, np.uint64)), file
-        except BaseException:
-            file.close()
-            raise
+        self._source.verify()

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from onecurve.data.file_source import FileSource
 from onecurve.data.folder_source import FolderSource
 from onecurve.data.mix import MixedSource
-from onecurve.data.source import FileSource, Source
+from onecurve.data.prepared import PreparedSource
+from onecurve.data.source import Source
 from onecurve.data.token_source import TokenSource
 from onecurve.formats.json_lines import JsonLinesFormat
 from onecurve.formats.parquet_file import ParquetFormat
@@ -141,3 +143,22 @@ def mix(weights: Mapping[str, float], sources: Mapping[str, Source]) -> MixedSou
         oc.data.mix({"web": 0.7, "code": 0.3}, {"web": oc.data.jsonl("web/"), "code": oc.data.jsonl("code/")})
     """
     return MixedSource(weights, sources)
+
+
+def prepared(source: Source, to: str) -> PreparedSource:
+    """Store the samples of a source as they are after its functions, once, and read those from then on.
+
+    They are prepared by all cores at the first use; if that is broken off, the next use continues. Their order is that
+    of the source. If a function or the files have changed since, it says which, and stops: delete the folder then.
+    Random augmentation belongs behind it: `oc.data.prepared(…).map(augment)`.
+
+    Args:
+        source: A source with its `.map` and `.filter`. Its samples can have numbers, text, bytes, arrays, tensors, and
+            lists, tuples and dicts of those.
+        to: The folder; hosts may share it.
+
+    Example::
+
+        oc.data.prepared(oc.data.jsonl("corpus/").map(tokenize), to="corpus-tokens/")
+    """
+    return PreparedSource(source, to)

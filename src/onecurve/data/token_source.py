@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from onecurve.data.source import FileSource
+from onecurve.data.file_source import FileSource
+from onecurve.data.function_identity import Identity
 from onecurve.describe.errors import OnecurveError
 from onecurve.formats.token_file import DTYPES, TokenFormat, TokenReader
 
@@ -23,6 +24,9 @@ class TokenSource(FileSource):
         pieces = (self._index.piece(number) for number in range(len(self._index)))
         tokens = [format.tokens(piece.samples, np.asarray(piece.details, np.uint64)) for piece in pieces]
         self._set_sizes(np.maximum(np.array(tokens, np.int64) - 1, 0) // length)
+
+    def identity(self) -> list[Identity]:
+        return [*super().identity(), Identity("length", str(self._length))]
 
     def _sample(self, piece: int, offset: int) -> Any:
         reader = self.reader(piece)

@@ -17,6 +17,16 @@ class BadFileError(OnecurveError):
     """A file that is not what its index, or its format, says."""
 
 
+class _Skipped:
+    """What is returned in place of a sample that is left out."""
+
+    def __repr__(self) -> str:
+        return "SKIPPED"
+
+
+SKIPPED = _Skipped()
+
+
 @dataclass(frozen=True)
 class FilePart:
     """A part of a file that is shuffled as one piece; most formats have one part per file."""

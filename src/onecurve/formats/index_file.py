@@ -84,7 +84,7 @@ class IndexFile:
         summary = self._summary()
         self.format, self.settings, self._pieces = summary.format, summary.settings, summary.pieces
         columns = {name: self._numbers(summary, name) for name in _PER_PIECE}
-        self._sizes, self._stamps, self._hashes = (columns[name] for name in ("sizes", "stamps", "hashes"))
+        self.sizes, self._stamps, self._hashes = (columns[name] for name in ("sizes", "stamps", "hashes"))
         self.samples, self._parts = columns["samples"], columns["parts"]
         self._detail_ends, self._detail_hashes = columns["detail_ends"], columns["detail_hashes"]
         self._path_ends = columns["path_ends"]
@@ -103,6 +103,11 @@ class IndexFile:
     def __len__(self) -> int:
         return self._pieces
 
+    @property
+    def identity(self) -> str:
+        """Another one if it is an index of other files, or of other content."""
+        return xxhash.xxh3_64_hexdigest(self._map[-_TRAILER.size :])
+
     def piece(self, number: int, with_details: bool = True) -> DataPiece:
         """Return a piece, with its details or without."""
         begin = int(self._detail_ends[number - 1]) if number else 0
@@ -112,7 +117,7 @@ class IndexFile:
             raise self._broken(f"the details of piece {number} are damaged")
         return DataPiece(
             path=self.path(number),
-            size=int(self._sizes[number]),
+            size=int(self.sizes[number]),
             stamp=int(self._stamps[number]),
             hash=int(self._hashes[number]),
             samples=int(self.samples[number]),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from onecurve.formats.file_format import FileFormat
 from onecurve.formats.json_lines import JsonLinesFormat
 from onecurve.formats.parquet_file import ParquetFormat
+from onecurve.formats.sample_file import SampleFormat
 from onecurve.formats.sample_folder import NAME as FOLDER
 from onecurve.formats.sample_folder import is_media
 from onecurve.formats.tar_file import TarFormat
@@ -15,7 +16,8 @@ HEAD_BYTES = 1 << 12
 
 # Those with an unmistakable begin come first.
 FORMATS: Mapping[str, FileFormat] = {
-    each.name: each for each in (ParquetFormat(), TarFormat(), TfRecordFormat(), JsonLinesFormat(), TokenFormat())
+    each.name: each
+    for each in (SampleFormat(), ParquetFormat(), TarFormat(), TfRecordFormat(), JsonLinesFormat(), TokenFormat())
 }
 NAMES = (*FORMATS, FOLDER)
 
