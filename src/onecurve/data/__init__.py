@@ -13,6 +13,6 @@ How samples become batches: the order is a pure function of (seed, position), se
 share of the samples through torch's DataLoader.
 """
 
-from onecurve.data.sources import folder, jsonl, mix, parquet, prepared, tar, tfrecord, tokens
+from onecurve.data.sources import folder, jsonl, mix, parquet, prepared, stream, tar, tfrecord, tokens
 
-__all__ = ["folder", "jsonl", "mix", "parquet", "prepared", "tar", "tfrecord", "tokens"]
+__all__ = ["folder", "jsonl", "mix", "parquet", "prepared", "stream", "tar", "tfrecord", "tokens"]

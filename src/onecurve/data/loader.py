@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import default_collate
 
 from onecurve.data.late_loader import LateLoader
-from onecurve.data.order import WHOLE, Order, Sample, Samples, round_bounds
+from onecurve.data.order import WHOLE, Order, Sample, Samples
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
@@ -32,6 +32,8 @@ from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
 
 Collate = Callable[[list[Any]], Any]
+_MAX_SKIPPED = 1_000_000
+"""If so many samples of a stream are skipped from its begin on, all are taken to be."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Reader:
     collate: Collate | None = None
     """The user's collate function; None is torch's `default_collate`."""
     _first: list[Any] = field(default_factory=list, compare=False, repr=False)
-    """The first sample of the dataset that is not skipped, once it was needed."""
+    """A sample that is not skipped, once there was one."""
 
     def batch(self, samples: Iterable[Sample], replaces_skipped: bool = False) -> MicroBatch:
         """Read and collate the samples in this process, and restore the state of its random generators.
@@ -97,14 +99,16 @@ class Reader:
         kept = [value for value in values if value is not SKIPPED]
         skipped = len(values) - len(kept)
         if kept:
+            self._first[:] = self._first or kept[:1]
             micro = self._collate(kept)
             return replace(micro, skipped=skipped) if skipped else micro
         filler = self._collate([self._first_sample()])
         return MicroBatch(filler.inputs, filler.target, samples=0, skipped=skipped)
 
     def _first_sample(self) -> Any:
-        """The first sample that is not skipped: it takes the place of others where there must be one."""
-        for index in range(len(self.dataset)) if not self._first else ():
+        """One that is not skipped: it takes the place of others where there must be one."""
+        is_stream = isinstance(self.dataset, Source) and not self.dataset.has_end
+        for index in range(_MAX_SKIPPED if is_stream else len(self.dataset)) if not self._first else ():
             value = self._read(Sample(0, WHOLE, index))
             if value is not SKIPPED:
                 self._first.append(value)
@@ -241,15 +245,8 @@ class _TrainingShares:
         begin = self.position
         for _ in range(self.step, self.steps + self.ahead):
             for round_number in range(self.plan.rounds):
-                yield self.order.samples(*share_bounds(self.plan, self.data_rank, begin, round_number))
+                yield self.order.share(self.plan, self.data_rank, begin, round_number)
             begin += self.plan.global_batch
-
-
-def share_bounds(plan: Plan, data_rank: int, position: int, round_number: int) -> tuple[int, int]:
-    """The positions [begin, end) that a data-parallel rank reads in one round of the step that begins at `position`."""
-    begin, _ = round_bounds(position, plan.global_batch, plan.rounds, round_number)
-    first, last = plan.share(data_rank)
-    return begin + first, begin + last
 
 
 class EvaluationBatches:

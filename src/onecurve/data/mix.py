@@ -22,6 +22,8 @@ class MixedSource(Source):
                 f"mix: each source needs a weight; there are weights for {', '.join(weights)}, and sources "
                 f"{', '.join(sources)}"
             )
+        if endless := [name for name, source in sources.items() if not source.has_end]:
+            raise OnecurveError(f"mix: {', '.join(endless)} is a stream, which cannot be mixed; mix in your own lanes")
         self._sources = [sources[name] for name in weights]
         self._mixture = Mixture(list(weights.values()))
         self._first_pieces = np.concatenate(([0], np.cumsum([len(each.piece_sizes) for each in self._sources])))

@@ -63,6 +63,7 @@ class MixOrder(Order):
         self._mixture, self._orders = mixture, orders
         self._first_pieces = np.concatenate(([0], np.cumsum(pieces)))
         self.size = mixture.positions_without_repetition([order.size for order in orders])
+        self.text = f"{self.size:,} samples"
 
     def samples(self, begin: int, end: int) -> Samples:
         sources = self._mixture.sources(begin, end)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from onecurve.data.bijection import permute
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 
 Integers = NDArray[np.int64]
@@ -58,6 +59,7 @@ class Order:
         self._seed = seed
         self._window = window
         self.size = int(self._files.sum())
+        self.text = f"{self.size:,} samples"
         self._epoch_layouts: dict[int, _EpochLayout] = {}
         if self.size < 1:
             raise OnecurveError("data: the dataset is empty; its length must be at least 1, got 0")
@@ -83,6 +85,10 @@ class Order:
             pieces.append((np.full(length, epoch), *self._locate(layout, window, window_begin, shuffled)))
             begin += length
         return Samples(*map(np.concatenate, zip(*pieces, strict=True))) if len(pieces) > 1 else Samples(*pieces[0])
+
+    def share(self, plan: Plan, data_rank: int, position: int, round_number: int) -> Samples:
+        """The samples that a data-parallel rank reads in one round of the step that begins at `position`."""
+        return self.samples(*share_bounds(plan, data_rank, position, round_number))
 
     def _locate(
         self, layout: "_EpochLayout", window: int, window_begin: int, shuffled: Integers
@@ -119,3 +125,10 @@ class _EpochLayout(NamedTuple):
 def round_bounds(position: int, global_batch: int, rounds: int, round_number: int) -> tuple[int, int]:
     """The positions [begin, end) of one round of the step that begins at `position`."""
     return position + round_number * global_batch // rounds, position + (round_number + 1) * global_batch // rounds
+
+
+def share_bounds(plan: Plan, data_rank: int, position: int, round_number: int) -> tuple[int, int]:
+    """The positions [begin, end) that a data-parallel rank reads in one round of the step that begins at `position`."""
+    begin, _ = round_bounds(position, plan.global_batch, plan.rounds, round_number)
+    first, last = plan.share(data_rank)
+    return begin + first, begin + last

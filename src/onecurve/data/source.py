@@ -20,6 +20,11 @@ class Source:
     `len(source)` and `source[i]` work as for any dataset of PyTorch.
     """
 
+    has_end = True
+    """False for a stream."""
+    note = ""
+    """What a person should know about it."""
+
     def __init__(self, piece_sizes: NDArray[np.int64], window: int) -> None:
         """`piece_sizes`: samples of each piece. `window`: so many pieces are shuffled together."""
         if window < 1:
@@ -52,6 +57,9 @@ class Source:
     def read(self, piece: int, offset: int) -> Any:
         """Return a sample of a piece, or `SKIPPED`."""
         raise NotImplementedError
+
+    def keep_states(self, folder: Path) -> None:
+        """Store in this folder what lets a stream continue."""
 
     def verify(self) -> None:
         """Compare all files with the index. Raises an OnecurveError that names one that is missing or has changed."""
@@ -117,6 +125,10 @@ class MappedSource(Source):
     def __init__(self, source: Source, function: Callable[[Any], Any]) -> None:
         super().__init__(source.piece_sizes, source.window)
         self._source, self._function = source, function
+        self.has_end, self.note = source.has_end, source.note
+
+    def __len__(self) -> int:
+        return len(self._source)
 
     def read(self, piece: int, offset: int) -> Any:
         return self._changed(self._source.read(piece, offset))
@@ -135,6 +147,9 @@ class MappedSource(Source):
 
     def index_path(self) -> Path:
         return self._source.index_path()
+
+    def keep_states(self, folder: Path) -> None:
+        self._source.keep_states(folder)
 
     def verify(self) -> None:
         self._source.verify()

@@ -1,6 +1,6 @@
 """The sources of data that a user writes into a job."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from onecurve.data.file_source import FileSource
@@ -8,6 +8,7 @@ from onecurve.data.folder_source import FolderSource
 from onecurve.data.mix import MixedSource
 from onecurve.data.prepared import PreparedSource
 from onecurve.data.source import Source
+from onecurve.data.stream import StreamSource
 from onecurve.data.token_source import TokenSource
 from onecurve.formats.json_lines import JsonLinesFormat
 from onecurve.formats.parquet_file import ParquetFormat
@@ -15,6 +16,7 @@ from onecurve.formats.tar_file import TarFormat
 from onecurve.formats.tf_record import TfRecordFormat
 
 _WINDOW = 16
+_LANES = 64
 
 
 def jsonl(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | None = None) -> FileSource:
@@ -162,3 +164,28 @@ def prepared(source: Source, to: str) -> PreparedSource:
         oc.data.prepared(oc.data.jsonl("corpus/").map(tokenize), to="corpus-tokens/")
     """
     return PreparedSource(source, to)
+
+
+def stream(open_lane: Callable[[int], Iterable[Any]], lanes: int = _LANES) -> StreamSource:
+    """Samples that can only be iterated over: from a socket, a generator, a queue, a database.
+
+    The sample at position p is the next one of lane p mod `lanes`, so a step has the same samples for any number of
+    ranks. A rank reads about `lanes` divided by the number of ranks. A lane that ends begins anew.
+
+    Args:
+        open_lane: Called with the number of a lane, returns an iterable of its samples, the same ones each time. If
+            that has `state_dict` and `load_state_dict`, a run continues from a state; otherwise the lane is read again
+            up to where it was.
+        lanes: Their number. It must divide `global_batch`, or be a multiple of it, and should not be below the number
+            of ranks. Default: 64.
+
+    Example::
+
+        def open_lane(lane: int):
+            with open(f"events-{lane}.txt") as file:
+                for line in file:
+                    yield parse(line)
+
+        oc.data.stream(open_lane, lanes=16)
+    """
+    return StreamSource(open_lane, lanes)

@@ -1,15 +1,26 @@
 """The job's training dataset together with its sample order and the number of steps."""
 
+import math
 from dataclasses import dataclass
+from pathlib import Path
+
+from torch.utils.data import IterableDataset
 
 from onecurve.data.loader import Reader, TrainingBatches
 from onecurve.data.order import Order
 from onecurve.data.source import Source
+from onecurve.data.stream import StreamSource
 from onecurve.data.warmup_order import WarmUpOrder
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Dataset, Job
+
+_ONE_LANE = (
+    "data: what can only be iterated over is one lane: every rank reads all of it and takes its part, and a run that "
+    "continues reads it again from its begin, unless it has state_dict and load_state_dict; divide it with "
+    "oc.data.stream(open_lane, lanes=64)"
+)
 
 
 @dataclass(frozen=True)
@@ -22,12 +33,31 @@ class TrainingData:
 
     def batches(self, plan: Plan, data_rank: int, workers: int, ahead: int = 0) -> TrainingBatches:
         """The batches of one data-parallel rank, one per step, read by `workers` processes. Each has those of the
-        `ahead` steps after it."""
+        `ahead` steps after it. A stream is read by one process: another one would read all of its lanes too."""
+        workers = min(1, workers) if self.is_stream else workers
         return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers, ahead)
+
+    @property
+    def note(self) -> str:
+        """What a person should know about the data."""
+        return self.reader.dataset.note if isinstance(self.reader.dataset, Source) else ""
+
+    @property
+    def is_stream(self) -> bool:
+        return isinstance(self.reader.dataset, Source) and not self.reader.dataset.has_end
+
+    def keep_states(self, folder: Path) -> None:
+        """Store in this folder what lets a stream continue."""
+        if isinstance(self.reader.dataset, Source):
+            self.reader.dataset.keep_states(folder)
 
     def micro(self, begin: int, end: int) -> MicroBatch:
         """Read the samples at positions begin … end-1 in this process, as one micro-batch."""
         return self.reader.batch(self.order.samples(begin, end))
+
+    def round(self, plan: Plan, position: int, number: int) -> MicroBatch:
+        """Read a round of the step that begins at `position` in this process, for a plan of one rank."""
+        return self.reader.batch(self.order.share(plan, 0, position, number))
 
     def trial_micro(self, begin: int, end: int, copies: int = 1) -> MicroBatch:
         """The same for a trial: `copies` times in a row, and with others in the place of skipped samples."""
@@ -38,6 +68,8 @@ def open_data(job: Job) -> TrainingData:
     """Build the job's training dataset and its sample order."""
     dataset = open_dataset(job.data, "data")
     order = dataset.order(job.seed) if isinstance(dataset, Source) else Order([len(dataset)], job.seed)
+    if isinstance(dataset, Source) and not dataset.has_end:
+        _refuse_unsuitable_stream(job, len(dataset.piece_sizes))
     if job.warmup_samples:
         order = WarmUpOrder(order, job.warmup_samples, job.staleness.warmup_data)
     return TrainingData(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))
@@ -52,10 +84,24 @@ def open_dataset(build: object, name: str) -> Dataset:
         raise
     except Exception as error:
         raise UserCodeError(f"Job: {name}() raised {type(error).__name__}: {error}") from error
+    if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")):
+        return StreamSource(lambda _: dataset, lanes=1, note=_ONE_LANE)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise OnecurveError(
-            f"Job: {name}() must return a map-style dataset, with __len__ and __getitem__, got "
-            f"{type(dataset).__name__}; iterable datasets are not supported, because they have no sample order that "
-            "can be reproduced on other ranks"
+            f"Job: {name}() must return a map-style dataset, with __len__ and __getitem__, or one that can be iterated "
+            f"over, got {type(dataset).__name__}"
         )
     return dataset  # type: ignore[no-any-return]
+
+
+def _refuse_unsuitable_stream(job: Job, lanes: int) -> None:
+    if job.epochs is not None:
+        raise OnecurveError("Job: the data is a stream, which has no end: set steps=… instead of epochs=…")
+    if job.global_batch % lanes and lanes % job.global_batch:
+        raise OnecurveError(
+            f"stream: lanes={lanes} and global_batch={job.global_batch}: one must divide the other, so that each rank "
+            f"has lanes of its own; for example lanes={math.gcd(lanes, job.global_batch)} or "
+            f"lanes={job.global_batch}"
+        )
+    if job.warmup_samples:
+        raise OnecurveError("Params: warmup_data is a part of an epoch, and a stream has none; use no warmup with it")

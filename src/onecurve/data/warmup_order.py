@@ -13,7 +13,7 @@ class WarmUpOrder(Order):
     def __init__(self, order: Order, warmup: int, part: float) -> None:
         """`warmup`: positions of the warm-up. `part`: of the samples of an epoch that are used in it."""
         self._order, self._warmup = order, warmup
-        self.size = order.size
+        self.size, self.text = order.size, order.text
         self._repeated = max(1, math.ceil(part * order.size))
 
     def samples(self, begin: int, end: int) -> Samples:

@@ -17,7 +17,7 @@ HEAD_BYTES = 1 << 12
 # Those with an unmistakable begin come first.
 FORMATS: Mapping[str, FileFormat] = {
     each.name: each
-    for each in (SampleFormat(), ParquetFormat(), TarFormat(), TfRecordFormat(), JsonLinesFormat(), TokenFormat())
+    for each in (ParquetFormat(), TarFormat(), TfRecordFormat(), JsonLinesFormat(), TokenFormat(), SampleFormat())
 }
 NAMES = (*FORMATS, FOLDER)
 

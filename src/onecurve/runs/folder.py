@@ -22,6 +22,7 @@ TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 ORIGIN = "run.json"
 HUGGING_FACE = "huggingface"
+LANES = "lanes"
 MEETING = ".meeting"
 """Where the hosts of a run find each other; it exists while they run."""
 SLURM_SCRIPT, SLURM_LOG, SLURM_STARTED = "slurm.sh", "slurm.log", ".slurm-started"
@@ -69,7 +70,7 @@ def clear_previous_run(folder: Path, fresh: bool) -> None:
     try:
         if fresh:  # even if the new job saves elsewhere: a later run must not continue from another job's checkpoints
             empty(LocalStore(folder / CHECKPOINTS))
-        for name in (RECORDS, TENSORBOARD, HUGGING_FACE):
+        for name in (RECORDS, TENSORBOARD, HUGGING_FACE, LANES):
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN):
             (folder / name).unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from onecurve.model.deferred import DeferredModel
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
 from onecurve.predict.memory import refuse_if_too_large, state_bytes
+from onecurve.runs.folder import LANES
 from onecurve.runs.lock import RunLock
 from onecurve.runtime.assembly import (
     Assembly,
@@ -111,7 +112,8 @@ class RunBuilder:
         is_first = self._process is None
         if self._process is None:  # forks, so the device must not be in use yet
             workers = 0 if job.async_workers else loader_workers(seen, world.local_size)
-            self._process = JobProcess(job, plan, data_rank, workers)
+            lanes = settings.out / LANES if settings.out is not None else None
+            self._process = JobProcess(job, plan, data_rank, workers, lanes)
         else:
             self._process.assign(plan, data_rank)
         process = self._process
@@ -154,7 +156,7 @@ class RunBuilder:
             names = ", ".join(assembly.tables.names)
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
             warnings.append(job.staleness.note)
-        warnings.append(note_of_workers(job))
+        warnings += [note_of_workers(job), process.data.note]
         if resumed is None and job.weights is not None:
             warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
         assembly.part.drop_gathered()

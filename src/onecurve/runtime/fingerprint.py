@@ -28,7 +28,7 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
     return {
         "model": _model(model),
         "loss": _name(job.loss),
-        "data": f"{data.order.size:,} samples",
+        "data": data.order.text,
         "optimizer": ", ".join(optimizers),
         "lr": ", ".join(rates),
         "schedule": str(job.schedule) if isinstance(job.schedule, Schedule) else _name(job.schedule),

@@ -1,6 +1,7 @@
 """What a rank process makes once and uses in every generation: the job, its data, loader processes, trial results."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from onecurve.data.training_data import open_data
 from onecurve.describe.job_facts import JobFacts
@@ -16,10 +17,13 @@ from onecurve.runtime.loaders import Loaders, open_loaders
 class JobProcess:
     """A job in this process. Make it before the process has threads: the loader processes are forked from it."""
 
-    def __init__(self, job: Job, plan: Plan, data_rank: int, workers: int) -> None:
-        """`plan`, `data_rank`: of the first generation. `workers`: loader processes per loader."""
+    def __init__(self, job: Job, plan: Plan, data_rank: int, workers: int, lanes: Path | None = None) -> None:
+        """`plan`, `data_rank`: of the first generation. `workers`: loader processes per loader.
+        `lanes`: a folder for the states of a stream."""
         self.job = job
         self.data = open_data(job)
+        if lanes is not None:
+            self.data.keep_states(lanes)
         self.loaders = open_loaders(job, self.data, plan, data_rank, workers)
         self.trials = TrialResults()
         self._unused: DeferredModel | None = defer_init(job.model, job.seed)

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
 from onecurve.data.order import WHOLE, Sample
+from onecurve.data.source import Source
 from onecurve.data.training_data import TrainingData, open_dataset
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
@@ -25,6 +27,9 @@ def open_loaders(job: Job, data: TrainingData, plan: Plan, data_rank: int, worke
     training = data.batches(plan, data_rank, workers, job.staleness.steps)
     if job.evaluate is None:
         return Loaders(training)
-    reader = Reader(open_dataset(job.evaluate.data, "evaluate.data"), job.seed, job.collate)
+    dataset = open_dataset(job.evaluate.data, "evaluate.data")
+    if isinstance(dataset, Source) and not dataset.has_end:
+        raise OnecurveError("Evaluate: data is a stream, which has no end; evaluate on a dataset with a length")
+    reader = Reader(dataset, job.seed, job.collate)
     evaluation = EvaluationBatches(reader, plan, data_rank, workers)
     return Loaders(training, evaluation, reader.batch([Sample(0, WHOLE, 0)]))

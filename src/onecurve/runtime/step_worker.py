@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import torch
 
 from onecurve.apply.process_mesh import make_mesh
-from onecurve.data.loader import share_bounds
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.changed_buffers import buffers_text
 from onecurve.describe.errors import OnecurveError
@@ -66,8 +65,8 @@ class StepWorker:
         self._dense.write(self.rows.pull_dense(constant=self._is_first), self._tensors)
         buffers = {name: tensor.clone() for name, tensor in self._part.module.named_buffers()} if self._is_first else {}
         begin = self._start.samples_after(step - 1, self._plan.global_batch)
-        bounds = [share_bounds(self._plan, 0, begin, number) for number in range(self._plan.rounds)]
-        report = self._trainer.step(step, [self._data.micro(*bound) for bound in bounds])
+        rounds = [self._data.round(self._plan, begin, number) for number in range(self._plan.rounds)]
+        report = self._trainer.step(step, rounds)
         report.memory = self._part.device.peak_memory()
         if self._is_first:
             self._refuse_changed(buffers)

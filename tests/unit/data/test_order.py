@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onecurve.data.bijection import permute
-from onecurve.data.loader import share_bounds
-from onecurve.data.order import Order, round_bounds
+from onecurve.data.order import Order, round_bounds, share_bounds
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, split_evenly
