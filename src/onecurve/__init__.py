@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
     from onecurve.job import loss, metric
+    from onecurve.job.cache import Cache
     from onecurve.job.job import Evaluate, Job
     from onecurve.job.metric import Metric
     from onecurve.job.optimizer import LAMB, LARS, SGD, AdamW, Optimizer
@@ -41,6 +42,7 @@ __all__ = [
     "LARS",
     "SGD",
     "AdamW",
+    "Cache",
     "Cluster",
     "Evaluate",
     "Job",
@@ -73,6 +75,7 @@ _HOMES = {
     "describe.cluster": ("Cluster",),
     "describe.errors": ("OnecurveError",),
     "describe.plan": ("Plan",),
+    "job.cache": ("Cache",),
     "job.job": ("Evaluate", "Job"),
     "job.metric": ("Metric",),
     "job.optimizer": ("AdamW", "LAMB", "LARS", "Optimizer", "SGD"),

@@ -14,7 +14,7 @@ import onecurve
 ROOT = Path(onecurve.__file__).parent
 
 CORE = {"describe", "job", "device"}
-PLANNER = {*CORE, "model", "formats", "data", "measure", "apply", "predict", "search"}
+PLANNER = {*CORE, "model", "formats", "cache", "data", "measure", "apply", "predict", "search"}
 RUNTIME = {*PLANNER, "planner", "train", "checkpoint", "params", "runs"}
 MAY_IMPORT = {
     "describe": set(),
@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "device": {"describe"},
     "model": CORE,
     "formats": {"describe", "device"},
-    "data": {*CORE, "formats"},
+    "cache": {"describe", "device", "formats", "coordination"},
+    "data": {*CORE, "formats", "cache"},
     "train": CORE,
     "params": CORE,
     "servers": {*CORE, "params", "coordination"},
@@ -51,6 +52,7 @@ LIBRARIES = {
     "device": {"torch", "numpy"},
     "model": {"torch", "safetensors"},
     "formats": {"torch", "numpy", "fsspec", "xxhash", "msgspec", "pyarrow", "zstandard"},
+    "cache": {"numpy", "xxhash", "msgspec"},
     "data": {"torch", "numpy", "xxhash", "msgspec"},
     "train": {"torch"},
     "params": {"torch", "numpy", "numba", "msgspec", "xxhash"},

@@ -58,6 +58,10 @@ class SealedSocket:
             _fill(self._socket, target[begin:end])
             self._channel.open(target[begin:end], _receive(self._socket, CODE_BYTES))
 
+    def limit(self, seconds: float) -> None:
+        """Raise a TimeoutError if the other side is silent for so long while something is received."""
+        self._socket.settimeout(seconds)
+
     def shut_down(self) -> None:
         """Wake a thread that is sending or receiving."""
         self._socket.shutdown(socket.SHUT_RDWR)

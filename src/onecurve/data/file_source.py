@@ -4,11 +4,14 @@ import os
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from onecurve.cache.cached_files import CachedFiles
+from onecurve.data.file_table import FileTable
 from onecurve.data.function_identity import Identity
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
@@ -104,6 +107,7 @@ class FileSource(IndexedSource):
         if bad not in ("stop", "skip"):
             raise OnecurveError(f"data: bad must be 'stop' or 'skip', got {bad!r}")
         self._skips_bad = bad == "skip"
+        self._cache: CachedFiles | None = None
 
     def read(self, piece: int, offset: int) -> Any:
         try:
@@ -125,6 +129,16 @@ class FileSource(IndexedSource):
         """Return the reader of a piece."""
         return self._open.reader(piece, self._open_piece)
 
+    def remote_files(self) -> list[FileTable]:
+        return [] if self._storage.is_local else [self._table]
+
+    def use_cache(self, files: CachedFiles) -> None:
+        self._cache = None if self._storage.is_local else files
+
+    @cached_property
+    def _table(self) -> FileTable:
+        return FileTable(self._where.folder, self._index, self.window)
+
     def verify(self) -> None:
         found = {file.path: file for file in self._where.files()}
         known: set[str] = set()
@@ -136,7 +150,8 @@ class FileSource(IndexedSource):
 
     def _open_piece(self, number: int) -> tuple[SampleReader, IO[bytes]]:
         piece = self._index.piece(number)
-        file = self._storage.opened(piece.path)
+        remote = self._cache
+        file = self._storage.opened(piece.path) if remote is None else remote.opened(self._table.of_piece(number))
         try:
             return self._format.open(file, piece.samples, np.asarray(piece.details, np.uint64)), file
         except BaseException:

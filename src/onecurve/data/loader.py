@@ -196,6 +196,8 @@ class TrainingBatches:
         """`ahead`: each batch has the rounds of so many next steps, the last one too: a run may be continued."""
         self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps, ahead=ahead)
         self._micro_batches = reader.open(self._shares, workers)
+        self.on_position: Callable[[int], None] = lambda _: None
+        """Told the position of each step, before it."""
 
     def read_ahead(self) -> None:
         """Read the first batches from now on. This starts threads."""
@@ -214,7 +216,8 @@ class TrainingBatches:
     def __iter__(self) -> Iterator[Batch]:
         shares, micro_batches = self._shares, iter(self._micro_batches)
         read: dict[int, list[MicroBatch]] = {}
-        for step in range(shares.step + 1, shares.steps + 1):
+        for number, step in enumerate(range(shares.step + 1, shares.steps + 1)):
+            self.on_position(shares.position + number * shares.plan.global_batch)
             for later in range(max([step - 1, *read]) + 1, step + shares.ahead + 1):
                 read[later] = [next(micro_batches) for _ in range(shares.plan.rounds)]
                 _refuse_skipped(shares.plan, read[later])

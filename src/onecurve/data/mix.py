@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from onecurve.cache.cached_files import CachedFiles
+from onecurve.data.file_table import FileTable
 from onecurve.data.function_identity import Identity
 from onecurve.data.mix_order import MixOrder, Mixture
 from onecurve.data.order import Order
@@ -51,6 +53,17 @@ class MixedSource(Source):
 
     def index_path(self) -> Path:
         raise OnecurveError("mix: it cannot be prepared or packed; do that with each of its sources, and mix those")
+
+    def remote_files(self) -> list[FileTable]:
+        return [
+            table.after(int(first))
+            for first, each in zip(self._first_pieces[:-1], self._sources, strict=True)
+            for table in each.remote_files()
+        ]
+
+    def use_cache(self, files: CachedFiles) -> None:
+        for each in self._sources:
+            each.use_cache(files)
 
     def verify(self) -> None:
         for each in self._sources:

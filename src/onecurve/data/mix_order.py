@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
 from onecurve.data.order import Order, Samples
 from onecurve.describe.errors import OnecurveError
@@ -37,13 +38,18 @@ class Mixture:
         for source in range(len(counts)):
             self._before[source, 1:] = np.cumsum(self._pattern == source)
 
-    def sources(self, begin: int, end: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def sources(self, begin: int, end: int) -> NDArray[np.int64]:
         """The sources of the positions begin … end-1."""
         return self._pattern[np.arange(begin, end) % self.period]
 
     def taken(self, source: int, position: int) -> int:
         """Samples of a source among the positions before this one."""
         return int(position // self.period * self._counts[source] + self._before[source, position % self.period])
+
+    def position(self, source: int, taken: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions of samples of a source, by how many of its samples are before them."""
+        places = np.flatnonzero(self._pattern == source)
+        return taken // len(places) * self.period + places[taken % len(places)]
 
     def positions_without_repetition(self, sizes: Sequence[int]) -> int:
         """The most positions in which no source begins anew."""
@@ -78,8 +84,12 @@ class MixOrder(Order):
             files[own] = found.files + self._first_pieces[source]
         return Samples(epochs, files, offsets)
 
+    def next_uses(self, position: int) -> NDArray[np.int64]:
+        uses = (order.next_uses(self._mixture.taken(number, position)) for number, order in enumerate(self._orders))
+        return np.concatenate([self._mixture.position(number, each) for number, each in enumerate(uses)])
 
-def _chairmen(counts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+
+def _chairmen(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """One period: at each position, of the sources that may take another sample, the one that must take it first."""
     period = int(counts.sum())
     taken = np.zeros(len(counts), np.int64)

@@ -90,6 +90,23 @@ class Order:
         """The samples that a data-parallel rank reads in one round of the step that begins at `position`."""
         return self.samples(*share_bounds(plan, data_rank, position, round_number))
 
+    def next_uses(self, position: int) -> Integers:
+        """For each file, the first position from this one on at which its window is read."""
+        epoch, offset = divmod(position, self.size)
+        begins, ends = self._window_bounds(epoch)
+        later, _ = self._window_bounds(epoch + 1)
+        uses = np.where(ends > offset, begins + epoch * self.size, later + (epoch + 1) * self.size)
+        return np.maximum(uses, position)
+
+    def _window_bounds(self, epoch: int) -> tuple[Integers, Integers]:
+        """Of each file, where its window begins and ends in an epoch."""
+        layout = self._layout(epoch)
+        windows = np.arange(len(self._files)) // self._window
+        begins, ends = np.empty_like(self._files), np.empty_like(self._files)
+        begins[layout.file_order] = np.concatenate(([0], layout.window_ends))[windows]
+        ends[layout.file_order] = layout.window_ends[windows]
+        return begins, ends
+
     def _locate(
         self, layout: "_EpochLayout", window: int, window_begin: int, shuffled: Integers
     ) -> tuple[Integers, Integers]:

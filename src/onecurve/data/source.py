@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from onecurve.cache.cached_files import CachedFiles
+from onecurve.data.file_table import FileTable
 from onecurve.data.function_identity import Identity, function_identity
 from onecurve.data.order import Order
 from onecurve.data.packing import Packing
@@ -57,6 +59,13 @@ class Source:
     def read(self, piece: int, offset: int) -> Any:
         """Return a sample of a piece, or `SKIPPED`."""
         raise NotImplementedError
+
+    def remote_files(self) -> list[FileTable]:
+        """The files that can be cached."""
+        return []
+
+    def use_cache(self, files: CachedFiles) -> None:
+        """Read remote files from a cache from now on."""
 
     def keep_states(self, folder: Path) -> None:
         """Store in this folder what lets a stream continue."""
@@ -148,6 +157,12 @@ class MappedSource(Source):
     def index_path(self) -> Path:
         return self._source.index_path()
 
+    def remote_files(self) -> list[FileTable]:
+        return self._source.remote_files()
+
+    def use_cache(self, files: CachedFiles) -> None:
+        self._source.use_cache(files)
+
     def keep_states(self, folder: Path) -> None:
         self._source.keep_states(folder)
 
@@ -180,3 +195,9 @@ class PackedSource(Source):
 
     def verify(self) -> None:
         self._source.verify()
+
+    def remote_files(self) -> list[FileTable]:
+        return self._source.remote_files()
+
+    def use_cache(self, files: CachedFiles) -> None:
+        self._source.use_cache(files)

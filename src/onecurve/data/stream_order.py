@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from onecurve.data.order import Order, Samples
+from onecurve.data.order import Integers, Order, Samples
 from onecurve.describe.plan import Plan
 
 
@@ -23,6 +23,9 @@ class StreamOrder(Order):
         first, last = plan.share(data_rank)
         begin = first * plan.rounds + round_number * (last - first)
         return self._at(by_lane[begin : begin + last - first])
+
+    def next_uses(self, position: int) -> Integers:
+        return np.full(self._lanes, position)
 
     def _at(self, positions: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Samples:
         return Samples(np.zeros_like(positions), positions % self._lanes, positions // self._lanes)

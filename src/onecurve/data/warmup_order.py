@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from onecurve.data.order import Order, Samples
+from onecurve.data.order import Integers, Order, Samples
 
 
 class WarmUpOrder(Order):
@@ -29,3 +29,8 @@ class WarmUpOrder(Order):
             pieces.append(self._order.samples(0, end - self._warmup))
         columns = ([getattr(piece, name) for piece in pieces] for name in ("epochs", "files", "offsets"))
         return Samples(*map(np.concatenate, columns))
+
+    def next_uses(self, position: int) -> Integers:
+        if position >= self._warmup:
+            return self._order.next_uses(position - self._warmup) + self._warmup
+        return np.maximum(self._order.next_uses(0), position)

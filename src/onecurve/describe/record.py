@@ -80,7 +80,7 @@ class EventRecord:
     """Anything else worth knowing about a run."""
 
     event: str
-    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `snapshots`, `stopped`."""
+    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `snapshots`, `stopped`, `cache`."""
     text: str
     generation: int = 1
     kind: str = "event"

@@ -85,7 +85,7 @@ class IndexFile:
         self.format, self.settings, self._pieces = summary.format, summary.settings, summary.pieces
         columns = {name: self._numbers(summary, name) for name in _PER_PIECE}
         self.sizes, self._stamps, self._hashes = (columns[name] for name in ("sizes", "stamps", "hashes"))
-        self.samples, self._parts = columns["samples"], columns["parts"]
+        self.samples, self.parts = columns["samples"], columns["parts"]
         self._detail_ends, self._detail_hashes = columns["detail_ends"], columns["detail_hashes"]
         self._path_ends = columns["path_ends"]
         self._details = self._section(summary, "details", is_hashed=False)
@@ -121,7 +121,7 @@ class IndexFile:
             stamp=int(self._stamps[number]),
             hash=int(self._hashes[number]),
             samples=int(self.samples[number]),
-            part=int(self._parts[number]),
+            part=int(self.parts[number]),
             details=details,
         )
 

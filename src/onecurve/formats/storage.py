@@ -1,7 +1,8 @@
 """Files of data, on this host or wherever fsspec reaches: how they are listed and read."""
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ import fsspec
 import xxhash
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.formats.retry import may_pass, retried
 
 _FILE_SCHEME = "file://"
+_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,22 @@ class Storage:
         local = location.removeprefix(_FILE_SCHEME)
         self._folder: Path | None = None if "://" in local else Path(local)
         self.location = location
+        self._process = -1
         if self._folder is None:
+            self._connect()
+
+    def _connect(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the folder in it. A process that was forked needs one of its own."""
+        if self._process != os.getpid():
             try:
-                self._system, self._root = fsspec.core.url_to_fs(location.rstrip("/"))
+                self._system, self._root = fsspec.core.url_to_fs(self.location.rstrip("/"))
             except (ImportError, ValueError) as error:
-                raise OnecurveError(f"{location}: {error}") from None
+                raise OnecurveError(f"{self.location}: {error}") from None
+            self._process = os.getpid()
+        return self._system, self._root
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_process": -1, "_system": None}
 
     @property
     def is_local(self) -> bool:
@@ -51,8 +65,10 @@ class Storage:
             yield from self._local_files(self._folder)
             return
         with self._translated_errors(""):
-            for path, about in self._system.find(self._root, detail=True).items():
-                relative = path[len(self._root) :].lstrip("/")
+            system, root = self._connect()
+            found = retried(lambda: system.find(root, detail=True), self.location)
+            for path, about in found.items():
+                relative = path[len(root) :].lstrip("/")
                 if relative and not _is_hidden(relative):
                     yield DataFile(relative, int(about["size"]), _stamp_of(about))
 
@@ -78,8 +94,25 @@ class Storage:
         with self._translated_errors(path):
             if self._folder is not None:
                 return (self._folder / path).open("rb")
-            opened: IO[bytes] = self._system.open(f"{self._root}/{path}", "rb")
-            return opened
+            return io.BufferedReader(_RemoteStream(self, path, self.size(path)), _BUFFER_BYTES)
+
+    def size(self, path: str) -> int:
+        """The bytes of a remote file."""
+        system, root = self._connect()
+        return int(retried(lambda: system.size(f"{root}/{path}"), f"{self.location}/{path}"))
+
+    def between(self, path: str, begin: int, end: int, is_over: Callable[[], bool] = lambda: False) -> bytes:
+        """Return these bytes of a remote file. `is_over`: asked if the store does not answer, ends the waiting."""
+        system, root = self._connect()
+
+        def ask() -> bytes:
+            data: bytes = system.cat_file(f"{root}/{path}", start=begin, end=end)
+            if len(data) != end - begin:
+                raise EOFError(f"{len(data):,} bytes instead of {end - begin:,}")
+            return data
+
+        with self._translated_errors(path):
+            return retried(ask, f"{self.location}/{path}", is_over)
 
     def read(self, path: str, limit: int) -> bytes:
         """Return the content of a file, at most so many bytes of it."""
@@ -102,9 +135,43 @@ class Storage:
     def _translated_errors(self, path: str) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
+        except OnecurveError:
+            raise
+        except Exception as error:
+            if not isinstance(error, OSError) and not may_pass(error):
+                raise
             where = f"{self.location.rstrip('/')}/{path}" if path else self.location
-            raise OnecurveError(f"{where}: it cannot be read ({error.strerror or error})") from None
+            why = (error.strerror if isinstance(error, OSError) else None) or error
+            raise OnecurveError(f"{where}: it cannot be read ({why})") from None
+
+
+class _RemoteStream(io.RawIOBase):
+    """A file of a store, which is asked for the parts that are read."""
+
+    def __init__(self, storage: Storage, path: str, size: int) -> None:
+        self._storage, self._path, self._size, self._at = storage, path, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        data = self._storage.between(self._path, self._at, end)
+        buffer[: len(data)] = data
+        self._at = end
+        return len(data)
 
 
 class HashedStream:

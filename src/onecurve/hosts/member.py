@@ -12,7 +12,7 @@ from onecurve.coordination.watch import Watch
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.host import GivenUpRank, HostAssignment, HostRegistration, HostReport, RunEnd
-from onecurve.hosts.network import device_of
+from onecurve.device.network import device_of
 from onecurve.hosts.rank_notes import RankNotes
 from onecurve.hosts.run_keys import LEADER, RunKeys
 from onecurve.hosts.snapshot_server import SnapshotServer

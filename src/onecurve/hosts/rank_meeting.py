@@ -10,8 +10,8 @@ from onecurve.describe.assignment import Assignment
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.generation import Generation, StoreAddress
 from onecurve.device.environment import LauncherTask
+from onecurve.device.network import address_towards, device_of, own_address
 from onecurve.hosts.meeting import Meeting, call_meeting, end_meeting
-from onecurve.hosts.network import address_towards, device_of, own_address
 from onecurve.hosts.store_process import start_store
 
 _WAIT_SECONDS = 300.0

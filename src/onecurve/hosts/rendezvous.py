@@ -20,8 +20,8 @@ from onecurve.coordination.server import Server
 from onecurve.coordination.state import KeyValueState
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.file_limit import raise_file_limit
+from onecurve.device.network import address_towards, own_address
 from onecurve.hosts.meeting import call_meeting, end_meeting, join_meeting
-from onecurve.hosts.network import address_towards, own_address
 
 _JOIN_SECONDS = 600.0
 """How long a host waits for the host that the others join."""

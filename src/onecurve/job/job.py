@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.cache import Cache
 from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
@@ -121,6 +122,8 @@ class Job:
             final weights. Default: `Save()`, every ten minutes.
         params: Servers for the rows of the model's embedding tables: `"local://2"`, or a `onecurve.Params`. Default:
             None or `"none"`, the ranks hold the rows.
+        cache: A `onecurve.Cache` for data files that are not on the host. Default: None, they are read from the store
+            each time.
         seed: Seed of the initial weights, the sample order, augmentation and dropout. Default: 0.
 
     Example::
@@ -152,6 +155,7 @@ class Job:
     weights: str | Path | None = None
     save: Save | None = field(default_factory=Save)
     params: str | Params | None = None
+    cache: Cache | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -239,6 +243,11 @@ class Job:
         if self.params is not None and not isinstance(self.params, str | Params):
             raise OnecurveError(
                 f"Job: params must be an address such as 'local://2' or a onecurve.Params, got {self.params!r}"
+            )
+        if self.cache is not None and not isinstance(self.cache, Cache):
+            raise OnecurveError(
+                'Job: cache must be a onecurve.Cache, for example onecurve.Cache("/scratch", "200G"); got '
+                f"{type(self.cache).__name__}"
             )
         self._params  # noqa: B018 - refuses an address that is none
         if self.save is not None and not isinstance(self.save, Save):

@@ -42,6 +42,7 @@ from onecurve.runtime.changed_job import (
     refuse_change_without_effect,
 )
 from onecurve.runtime.checkpoints import Checkpoints, KeptMemory, Resumed
+from onecurve.runtime.data_cache import meet_hosts
 from onecurve.runtime.first_rank import derive_on_first_rank, share_facts
 from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.loaders import Loaders
@@ -113,7 +114,7 @@ class RunBuilder:
         if self._process is None:  # forks, so the device must not be in use yet
             workers = 0 if job.async_workers else loader_workers(seen, world.local_size)
             lanes = settings.out / LANES if settings.out is not None else None
-            self._process = JobProcess(job, plan, data_rank, workers, lanes)
+            self._process = JobProcess(job, plan, world, workers, lanes)
         else:
             self._process.assign(plan, data_rank)
         process = self._process
@@ -129,6 +130,7 @@ class RunBuilder:
         with watch.measure("form"):
             is_resolved = interruption is not None and knows_facts and not interruption.plan_changed
             resolved = self._resolve(plan, process, deferred, world, device, knows_facts, is_resolved)
+        meet_hosts(process.cache, world)
         mesh = make_mesh(plan.mesh, world.rank, device.kind)
         checkpoints = None
         if settings.out is not None and job.save is not None:
@@ -174,6 +176,7 @@ class RunBuilder:
                 rows=rows,
                 trainer=assembly.trainer,
                 loaders=process.loaders,
+                cache=process.cache,
                 steps=steps,
                 parameters=process.parameters,
                 checkpoints=checkpoints,

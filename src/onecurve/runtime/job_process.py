@@ -7,24 +7,30 @@ from onecurve.data.training_data import open_data
 from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.runtime.assembly import TrialResults, first_names, refuse_sparse_gradients, refuse_unmatched_groups
+from onecurve.runtime.data_cache import open_cache
 from onecurve.runtime.fingerprint import fingerprint
-from onecurve.runtime.loaders import Loaders, open_loaders
+from onecurve.runtime.loaders import Loaders, open_evaluation, open_loaders
 
 
 class JobProcess:
     """A job in this process. Make it before the process has threads: the loader processes are forked from it."""
 
-    def __init__(self, job: Job, plan: Plan, data_rank: int, workers: int, lanes: Path | None = None) -> None:
-        """`plan`, `data_rank`: of the first generation. `workers`: loader processes per loader.
+    def __init__(self, job: Job, plan: Plan, world: World, workers: int, lanes: Path | None = None) -> None:
+        """`plan`, `world`: of the first generation. `workers`: loader processes per loader.
         `lanes`: a folder for the states of a stream."""
         self.job = job
         self.data = open_data(job)
         if lanes is not None:
             self.data.keep_states(lanes)
-        self.loaders = open_loaders(job, self.data, plan, data_rank, workers)
+        evaluation = open_evaluation(job)
+        self.cache = open_cache(job, self.data, evaluation, world)
+        self.loaders = open_loaders(job, self.data, evaluation, plan, plan.mesh.data_rank(world.rank), workers)
+        if self.cache is not None:
+            self.loaders.training.on_position = self.cache.reach
         self.trials = TrialResults()
         self._unused: DeferredModel | None = defer_init(job.model, job.seed)
         deferred = self._unused

@@ -22,14 +22,22 @@ class Loaders:
     """One sample of the evaluation data, to try loss and metrics on."""
 
 
-def open_loaders(job: Job, data: TrainingData, plan: Plan, data_rank: int, workers: int) -> Loaders:
-    """`workers`: loader processes per loader; 0 reads in this process."""
-    training = data.batches(plan, data_rank, workers, job.staleness.steps)
+def open_evaluation(job: Job) -> Reader | None:
+    """The reader of the job's evaluation data; None if it has none."""
     if job.evaluate is None:
-        return Loaders(training)
+        return None
     dataset = open_dataset(job.evaluate.data, "evaluate.data")
     if isinstance(dataset, Source) and not dataset.has_end:
         raise OnecurveError("Evaluate: data is a stream, which has no end; evaluate on a dataset with a length")
-    reader = Reader(dataset, job.seed, job.collate)
-    evaluation = EvaluationBatches(reader, plan, data_rank, workers)
-    return Loaders(training, evaluation, reader.batch([Sample(0, WHOLE, 0)]))
+    return Reader(dataset, job.seed, job.collate)
+
+
+def open_loaders(
+    job: Job, data: TrainingData, evaluation: Reader | None, plan: Plan, data_rank: int, workers: int
+) -> Loaders:
+    """`workers`: loader processes per loader; 0 reads in this process."""
+    training = data.batches(plan, data_rank, workers, job.staleness.steps)
+    if evaluation is None:
+        return Loaders(training)
+    batches = EvaluationBatches(evaluation, plan, data_rank, workers)
+    return Loaders(training, batches, evaluation.batch([Sample(0, WHOLE, 0)]))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from onecurve.apply.base_part import BasePart
+from onecurve.cache.host_cache import HostCache
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan
@@ -39,6 +40,8 @@ class RunComponents:
     """Their rows in the run's checkpoints."""
     trainer: Trainer | ManualTrainer
     loaders: Loaders
+    cache: HostCache | None
+    """For remote data files; None if the job has none."""
     steps: int
     """Steps of the whole training."""
     parameters: int

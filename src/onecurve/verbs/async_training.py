@@ -11,7 +11,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.row_servers import RowServerAddress
 from onecurve.describe.worker_order import WorkerOrder
-from onecurve.hosts.network import address_towards
+from onecurve.device.network import address_towards
 from onecurve.launch.local_workers import LocalWorkers
 from onecurve.params.tickets import Tickets
 from onecurve.runtime.run import Run

@@ -46,6 +46,7 @@ from onecurve.runs.folder import (
 )
 from onecurve.runtime.build import RunBuilder
 from onecurve.runtime.checkpoints import lock_run
+from onecurve.runtime.data_cache import use_text
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.runtime.run import Run
 from onecurve.runtime.run_settings import RunSettings
@@ -169,6 +170,8 @@ class Training:
                 log.write(EventRecord("stopped", f"after step {progress.steps} of {run.steps}{why}"))
             run.finish()
             log.write_events()
+            if run.components.cache is not None and run.world.local_rank == 0:
+                log.write(EventRecord("cache", use_text(run.components.cache.use)))
             run.save(self._out / WEIGHTS)
             return progress, _save_best(run, self._out / BEST_WEIGHTS, log)
         finally:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.row_servers import RowServerAddress, ServerOrder
-from onecurve.hosts.network import address_towards
+from onecurve.device.network import address_towards
 from onecurve.job.params import is_etcd_address
 from onecurve.servers.row_process import RowProcess
 from onecurve.servers.service import etcd_member

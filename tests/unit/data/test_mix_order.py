@@ -57,3 +57,15 @@ def test_weights_and_sources_must_have_the_same_names() -> None:
         oc.data.mix({"a": 1}, {"b": oc.data.source.Source})
     with pytest.raises(OnecurveError, match="weights must be above 0"):
         Mixture([1.0, 0.0])
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(0, 80))
+def test_the_next_use_of_a_file_is_not_after_its_next_sample(weights: list[int], position: int) -> None:
+    sizes = [[3, 4, 2], [5, 1], [2, 2, 2, 2]][: len(weights)]
+    orders = [Order(files, 1, 2) for files in sizes]
+    mixed = MixOrder(Mixture(weights), orders, [len(files) for files in sizes])
+    uses = mixed.next_uses(position)
+    samples = list(mixed.samples(position, position + 400))
+    for file in range(sum(map(len, sizes))):
+        read = [position + at for at, sample in enumerate(samples) if sample.file == file]
+        assert not read or position <= uses[file] <= read[0]

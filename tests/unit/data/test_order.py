@@ -169,3 +169,18 @@ def test_bounds_of_rounds_and_shares_by_hand() -> None:
     assert [round_bounds(100, 12, 3, number) for number in range(3)] == [(100, 104), (104, 108), (108, 112)]
     plan = Plan(Mesh(replicate=2), (3, 1), 3)
     assert [share_bounds(plan, 1, 100, number) for number in range(3)] == [(103, 104), (107, 108), (111, 112)]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=7).filter(any), st.integers(1, 4), st.integers(0, 60))
+def test_the_next_use_of_a_file_is_when_its_window_is_read(files: list[int], window: int, position: int) -> None:
+    order = Order(files, 3, window)
+    uses = order.next_uses(position)
+    end = (position // order.size + 2) * order.size
+    samples = list(order.samples(position, end))
+    for file, size in enumerate(files):
+        read = [position + at for at, sample in enumerate(samples) if sample.file == file]
+        if size:
+            assert position <= uses[file] <= read[0]
+    # Between two windows, all files of a window have the same use, and no window has two.
+    windows = sorted(set(uses.tolist()))
+    assert windows[0] == position

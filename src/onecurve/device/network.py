@@ -29,6 +29,14 @@ def own_address() -> str:
         return addresses[0] if addresses else "127.0.0.1"
 
 
+def address_of(device: str) -> str:
+    """The address of a network device, for example of `eth0`."""
+    for name, own in _device_addresses():
+        if name == device:
+            return own
+    raise OnecurveError(f"{device}: this host has no network device of that name with an address")
+
+
 def device_of(address: str) -> str:
     """The name of the network device that has this address, for example `eth0`."""
     if address.startswith("127."):

@@ -1,0 +1,239 @@
+"""The process that fills a host's cache: fetches what is needed next, and removes what is needed last."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import IO
+
+import numpy as np
+import xxhash
+
+from onecurve.cache.cache_counts import CacheCounts
+from onecurve.cache.cache_folder import CacheFolder
+from onecurve.cache.eviction import NEVER, URGENT, Room
+from onecurve.cache.needs import Needs
+from onecurve.cache.peers import PeerConnection, Peers
+from onecurve.cache.remote_file import RemoteFile
+from onecurve.describe.errors import OnecurveError
+from onecurve.formats.file_format import BadFileError
+from onecurve.formats.storage import Storage
+
+_BLOCK_BYTES = 1 << 23
+_AT_ONCE = 4
+"""Files that are fetched ahead at the same time. Those that a reader or another host waits for come in addition."""
+_POLL_SECONDS = 0.02
+_PLAN_SECONDS = 0.5
+_PLAN_SHARE = 20
+"""The order of the files is computed again after so many times the time that this takes."""
+
+
+class Fetcher:
+    """Fills a cache. `step` is called again and again; files are fetched by threads."""
+
+    def __init__(
+        self, folder: CacheFolder, limit: int, needs: Needs, position: Callable[[], int], counts: CacheCounts
+    ) -> None:
+        """`limit`: bytes. `position`: of the sample that the training has reached."""
+        self.folder, self._needs, self._position, self._counts = folder, needs, position, counts
+        self.peers: Peers | None = None
+        self._owned: IO[bytes] = folder.own()
+        self._room = Room(limit, folder.sizes())
+        self._numbers: dict[str, int] = {}
+        self._complete: set[str] = set()
+        self._mutex = threading.Lock()
+        self._progress: dict[str, int] = {}
+        """Bytes of each file that is being fetched."""
+        self._failed: set[str] = set()
+        self._asked: dict[str, RemoteFile] = {}
+        """By other hosts."""
+        self._declined: set[str] = set()
+        self._ended: list[tuple[RemoteFile, str, bool]] = []
+        """Fetched files: why it failed, and whether the file is bad; empty if it did not."""
+        self._storages: dict[str, Storage] = {}
+        self._planned_at, self._plan_pause, self._planned_position = -1e9, _PLAN_SECONDS, -1
+        self._uses = np.zeros(0, np.int64)
+        self._queue = np.zeros(0, np.int64)
+        self._next = 0
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Fetch files until the process is killed, or `until` returns true."""
+        self._find_left()
+        while not until():
+            self.step()
+            time.sleep(_POLL_SECONDS)
+
+    def disown(self) -> None:
+        """Leave the cache to the process that was forked from this one."""
+        self._owned.close()
+
+    def step(self) -> None:
+        """Look at what has changed, and begin to fetch files."""
+        self._note_ended()
+        self._plan()
+        for file in self.folder.wishes():
+            if file.key in self._complete and not self.folder.has(file):  # somebody has removed it
+                self._forget(file.key)
+            if file.key in self._complete or file.key in self._failed:
+                self.folder.settle(file.key)
+            elif file.key not in self._progress and not self._begin(file, URGENT):
+                self.folder.settle(file.key, _failure(f"{file.name}: {self._too_small(file)}", is_bad=False))
+        with self._mutex:
+            asked, self._asked = self._asked, {}
+        for key, file in asked.items():
+            if not self._is_known(key) and not self._begin(file, self._next_use(key)):
+                self._declined.add(key)
+        while len(self._progress) < _AT_ONCE and self._next < len(self._queue):
+            number = int(self._queue[self._next])
+            file = self._needs.file(number)
+            if not self._is_known(file.key):
+                self._numbers[file.key] = number
+                if not self._begin(file, int(self._uses[number])):
+                    break
+            self._next += 1
+
+    def _is_known(self, key: str) -> bool:
+        """True if a file is there, is on its way, or cannot be fetched."""
+        return key in self._complete or key in self._progress or key in self._failed
+
+    def there(self, file: RemoteFile) -> int:
+        """Bytes of a file that another host can have; below 0 if there is no room for it. Called by other threads."""
+        key = file.key
+        if key in self._complete:
+            return file.size
+        with self._mutex:
+            if key in self._progress:
+                return self._progress[key]
+            if key not in self._declined:
+                self._asked[key] = file
+        return -1 if key in self._declined else 0
+
+    def _find_left(self) -> None:
+        """Find the files that an earlier run has left, and that this one needs."""
+        for number in range(self._needs.count) if self._room.is_taken and not self._numbers else ():
+            file = self._needs.file(number)
+            if file.key in self._room and self.folder.has(file):
+                self._numbers[file.key] = number
+                self._complete.add(file.key)
+
+    def _plan(self) -> None:
+        """Order all files by when they are needed next, unless that was done a moment ago."""
+        now, position = time.monotonic(), self._position()
+        if position == self._planned_position or now - self._planned_at < self._plan_pause:
+            return
+        self._uses = self._needs.next_uses(position)
+        self._queue, self._next = np.argsort(self._uses, kind="stable"), 0
+        self._declined.clear()
+        self._planned_position, self._planned_at = position, time.monotonic()
+        self._plan_pause = max(_PLAN_SECONDS, _PLAN_SHARE * (self._planned_at - now))
+
+    def _next_use(self, key: str) -> int:
+        return int(self._uses[self._numbers[key]]) if key in self._numbers else NEVER
+
+    def _begin(self, file: RemoteFile, use: int) -> bool:
+        """Begin to fetch a file; False if there is no room for it."""
+        removed = self._room.make(file.size, use, self._next_use, self._progress)
+        if removed is None:
+            return False
+        for key in removed:
+            self._forget(key)
+        self._room.add(file.key, file.size)
+        with self._mutex:
+            self._progress[file.key] = 0
+        threading.Thread(target=self._fetch, args=(file,), name="onecurve fetch", daemon=True).start()
+        return True
+
+    def _forget(self, key: str) -> None:
+        """Remove a file."""
+        self._complete.discard(key)
+        self._numbers.pop(key, None)
+        self._room.remove(key)
+        self.folder.remove(key)
+
+    def _note_ended(self) -> None:
+        with self._mutex:
+            ended, self._ended = self._ended, []
+        for file, why, is_bad in ended:
+            if why:
+                self._failed.add(file.key)
+                self._room.remove(file.key)
+                self.folder.settle(file.key, _failure(why, is_bad))
+                print(f"Cache: {why}", file=sys.stderr, flush=True)
+            else:
+                self._complete.add(file.key)
+            with self._mutex:
+                del self._progress[file.key]
+
+    def _fetch(self, file: RemoteFile) -> None:
+        """Fetch one file, in a thread."""
+        why, is_bad = "", False
+        try:
+            if not self._write(file, from_peers=True) and not self._write(file, from_peers=False):
+                raise BadFileError(f"{file.name}: it was changed since it was indexed")
+            self.folder.commit(file.key)
+        except BadFileError as error:
+            why, is_bad = str(error), True
+        except (OnecurveError, OSError) as error:
+            why = str(error)
+        with self._mutex:
+            self._ended.append((file, why, is_bad))
+
+    def _write(self, file: RemoteFile, from_peers: bool) -> bool:
+        """Write the content of a file; False if it is not what its index says."""
+        done, hashed = 0, xxhash.xxh3_64()
+        above = self.peers.above(file.key) if self.peers is not None and from_peers else []
+        part = self.folder.part(file.key)
+        with part.open("wb") as target:
+
+            def add(data: bytes) -> None:
+                nonlocal done
+                target.write(data)
+                target.flush()
+                hashed.update(data)
+                done += len(data)
+                with self._mutex:
+                    self._progress[file.key] = done
+
+            for host in above:
+                if done < file.size:
+                    self._read_from_peer(host, file, lambda: done, add)
+            while done < file.size:
+                add(self._from_store(file, done, min(done + _BLOCK_BYTES, file.size)))
+            os.fsync(target.fileno())
+        return hashed.intdigest() == file.hash
+
+    def _read_from_peer(
+        self, host: int, file: RemoteFile, done: Callable[[], int], add: Callable[[bytes], None]
+    ) -> None:
+        """Read the rest of a file from another host, or as much of it as it gives."""
+        assert self.peers is not None
+        try:
+            with PeerConnection(self.peers.addresses[host], self.peers.key) as peer:
+                while done() < file.size:
+                    data = peer.read(file, done(), _BLOCK_BYTES)
+                    if data is None:
+                        return
+                    if not data:
+                        time.sleep(_POLL_SECONDS)
+                        continue
+                    self._counts.add(peer_bytes=len(data))
+                    add(data)
+        except OSError:  # the host above it, or the store, has the file too
+            return
+
+    def _from_store(self, file: RemoteFile, begin: int, end: int) -> bytes:
+        storage = self._storages.setdefault(file.location, Storage(file.location))
+        data = storage.between(file.path, begin, end)
+        self._counts.add(store_bytes=len(data))
+        return data
+
+    def _too_small(self, file: RemoteFile) -> str:
+        return (
+            f"it has {file.size:,} bytes, and the cache of {self._room.limit:,} has no room for it beside the others "
+            "that are needed now; give it more"
+        )
+
+
+def _failure(text: str, is_bad: bool) -> str:
+    return f"{'bad' if is_bad else 'not read'}: {text}"
