@@ -13,6 +13,8 @@ from onecurve.formats.file_format import BadFileError
 from onecurve.formats.storage import Storage
 
 _POLL_SECONDS = 0.01
+_TELL_SECONDS = 5.0
+"""A reader that waits for longer says so."""
 _ALONE_SECONDS = 5.0
 """If nobody fetches for so long, files are read from the store directly."""
 
@@ -34,7 +36,8 @@ class CachedFiles:
         found = self._folder.opened(file)
         self._counts.add(hits=found is not None, waits=found is None)
         self._is_alone = self._is_alone and not self._folder.has_fetcher
-        seen = time.monotonic()
+        begin = seen = time.monotonic()
+        has_told = False
         while found is None and not self._is_alone:
             if why := self._folder.failure(file):
                 kind, _, text = why.partition(": ")
@@ -42,13 +45,18 @@ class CachedFiles:
             self._folder.wish(file)
             time.sleep(_POLL_SECONDS)
             found = self._folder.opened(file)
+            if time.monotonic() - begin > _TELL_SECONDS and not has_told:
+                has_told = True
+                _say(f"Cache: waiting for {file.name}")
             if self._folder.has_fetcher:
                 seen = time.monotonic()
             elif time.monotonic() - seen > _ALONE_SECONDS:
                 self._is_alone = True
-                print(
-                    f"Cache: no process fetches files into {self._folder.path} any more; they are read from the store",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                _say(f"Cache: nobody fetches files into {self._folder.path} any more; they are read from the store")
+        if has_told:
+            _say(f"Cache: {file.name} is there, after {time.monotonic() - begin:.0f} s")
         return found or Storage(file.location).opened(file.path)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

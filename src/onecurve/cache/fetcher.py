@@ -24,7 +24,9 @@ _BLOCK_BYTES = 1 << 23
 _AT_ONCE = 4
 """Files that are fetched ahead at the same time. Those that a reader or another host waits for come in addition."""
 _POLL_SECONDS = 0.02
-_PLAN_SECONDS = 0.5
+_SOON = 1024
+"""A file that a reader asks for is looked for among so many that are needed next."""
+_PLAN_SECONDS = 0.05
 _PLAN_SHARE = 20
 """The order of the files is computed again after so many times the time that this takes."""
 
@@ -53,6 +55,7 @@ class Fetcher:
         """Fetched files: why it failed, and whether the file is bad; empty if it did not."""
         self._storages: dict[str, Storage] = {}
         self._planned_at, self._plan_pause, self._planned_position = -1e9, _PLAN_SECONDS, -1
+        self._trained_position = self._read_position = 0
         self._uses = np.zeros(0, np.int64)
         self._queue = np.zeros(0, np.int64)
         self._next = 0
@@ -73,6 +76,7 @@ class Fetcher:
         self._note_ended()
         self._plan()
         for file in self.folder.wishes():
+            self._note_wish(file.key)
             if file.key in self._complete and not self.folder.has(file):  # somebody has removed it
                 self._forget(file.key)
             if file.key in self._complete or file.key in self._failed:
@@ -88,9 +92,9 @@ class Fetcher:
             number = int(self._queue[self._next])
             file = self._needs.file(number)
             if not self._is_known(file.key):
-                self._numbers[file.key] = number
                 if not self._begin(file, int(self._uses[number])):
                     break
+                self._numbers[file.key] = number
             self._next += 1
 
     def _is_known(self, key: str) -> bool:
@@ -117,16 +121,31 @@ class Fetcher:
                 self._numbers[file.key] = number
                 self._complete.add(file.key)
 
-    def _plan(self) -> None:
+    def _plan(self, at_once: bool = False) -> None:
         """Order all files by when they are needed next, unless that was done a moment ago."""
-        now, position = time.monotonic(), self._position()
-        if position == self._planned_position or now - self._planned_at < self._plan_pause:
+        now, trained = time.monotonic(), self._position()
+        if trained < self._trained_position:  # it continues from a checkpoint
+            self._read_position = 0
+        self._trained_position = trained
+        position = max(trained, self._read_position)
+        if position == self._planned_position or (now - self._planned_at < self._plan_pause and not at_once):
             return
         self._uses = self._needs.next_uses(position)
         self._queue, self._next = np.argsort(self._uses, kind="stable"), 0
         self._declined.clear()
         self._planned_position, self._planned_at = position, time.monotonic()
         self._plan_pause = max(_PLAN_SECONDS, _PLAN_SHARE * (self._planned_at - now))
+
+    def _note_wish(self, key: str) -> None:
+        """Learn from a wish where readers are. They are ahead of the training, and need the files that they have open
+        no more: those of earlier windows can go."""
+        for number in self._queue[:_SOON].tolist() if key not in self._numbers else ():
+            if self._needs.file(number).key == key:
+                self._numbers[key] = number
+                if self._uses[number] > self._planned_position:
+                    self._read_position = int(self._uses[number])
+                    self._plan(at_once=True)
+                return
 
     def _next_use(self, key: str) -> int:
         return int(self._uses[self._numbers[key]]) if key in self._numbers else NEVER

@@ -22,8 +22,7 @@ class Cache:
 
     Example::
 
-        oc.Job(..., data=lambda: oc.data.tar("s3://bucket/train/", index="train.index"),
-               cache=oc.Cache("/scratch/cache", size="200G", peers=True))
+        cache = oc.Cache("/scratch/cache", size="200G", peers=True)  # for oc.Job(cache=cache)
     """
 
     path: str
