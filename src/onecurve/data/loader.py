@@ -8,6 +8,7 @@ import atexit
 import multiprocessing
 import os
 import signal
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +17,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
 from onecurve.data.late_loader import LateLoader
+from onecurve.data.loader_pace import LoaderPace, Workers
 from onecurve.data.order import WHOLE, Order, Sample, Samples
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
@@ -81,9 +84,9 @@ class Reader:
         if isinstance(self.dataset, Source):
             self.dataset.verify()
 
-    def open(self, sample_groups: Iterable[Iterable[Sample]], workers: int) -> "MicroBatches":
-        """Iterate over one micro-batch per group of samples, read ahead by `workers` processes (0: read here)."""
-        return MicroBatches(self, sample_groups, workers)
+    def open(self, sample_groups: Iterable[Iterable[Sample]], workers: Workers | int) -> "MicroBatches":
+        """Iterate over one micro-batch per group of samples, read ahead by processes, or here if there are none."""
+        return MicroBatches(self, sample_groups, Workers.of(workers))
 
     def __getitems__(self, samples: Iterable[Sample]) -> MicroBatch | LoadFailure:
         """Read and collate one micro-batch; DataLoader's worker processes call this method."""
@@ -150,19 +153,20 @@ class MicroBatches:
     evaluation hung about once in some hundred evaluations.
     """
 
-    def __init__(self, reader: Reader, sample_groups: Iterable[Iterable[Sample]], workers: int) -> None:
+    def __init__(self, reader: Reader, sample_groups: Iterable[Iterable[Sample]], workers: Workers) -> None:
         """`sample_groups` is iterated over again for each iteration over the micro-batches."""
         self._reader, self._sample_groups = reader, sample_groups
         self._loader: LateLoader | None = None
         self._read_ahead: Iterator[Any] | None = None
-        if workers:
+        if workers.most:
             self._loader = LateLoader(
                 reader,
                 batch_sampler=sample_groups,
-                num_workers=workers,
+                num_workers=workers.most,
                 collate_fn=_identity,
                 worker_init_fn=partial(_init_worker, os.getpid()),
                 pins=torch.accelerator.is_available(),
+                active=workers.first,
             )
             others = multiprocessing.active_children()
             iterator = self._loader.fork()
@@ -184,20 +188,47 @@ class MicroBatches:
         if self._loader is None:
             return map(self._reader.batch, self._sample_groups)
         batches, self._read_ahead = self._read_ahead, None
-        return map(_raise_if_failed, iter(self._loader) if batches is None else batches)
+        return map(self._received, iter(self._loader) if batches is None else batches)
+
+    def set_active(self, processes: int) -> None:
+        """Let so many of the processes work."""
+        if self._loader is not None:
+            self._loader.active = processes
+
+    def _received(self, micro: MicroBatch | LoadFailure) -> MicroBatch:
+        assert self._loader is not None
+        if isinstance(micro, LoadFailure):
+            raise UserCodeError(micro.text)
+        if self._loader.batch_bytes is None:
+            tensors = [leaf for leaf in tree_leaves((micro.inputs, micro.target)) if isinstance(leaf, torch.Tensor)]
+            self._loader.batch_bytes = sum(tensor.nbytes for tensor in tensors)
+        return micro
 
 
 class TrainingBatches:
     """This rank's batches in the order of steps. `start` moves to any step and keeps the worker processes."""
 
     def __init__(
-        self, reader: Reader, order: Order, plan: Plan, data_rank: int, steps: int, workers: int, ahead: int = 0
+        self,
+        reader: Reader,
+        order: Order,
+        plan: Plan,
+        data_rank: int,
+        steps: int,
+        workers: Workers | int,
+        ahead: int = 0,
     ) -> None:
         """`ahead`: each batch has the rounds of so many next steps, the last one too: a run may be continued."""
         self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps, ahead=ahead)
         self._micro_batches = reader.open(self._shares, workers)
+        self._pace = LoaderPace(Workers.of(workers))
         self.on_position: Callable[[int], None] = lambda _: None
         """Told the position of each step, before it."""
+
+    @property
+    def processes(self) -> int:
+        """Loader processes that work now."""
+        return self._pace.processes
 
     def read_ahead(self) -> None:
         """Read the first batches from now on. This starts threads."""
@@ -216,11 +247,17 @@ class TrainingBatches:
     def __iter__(self) -> Iterator[Batch]:
         shares, micro_batches = self._shares, iter(self._micro_batches)
         read: dict[int, list[MicroBatch]] = {}
+        last = time.perf_counter()
         for number, step in enumerate(range(shares.step + 1, shares.steps + 1)):
             self.on_position(shares.position + number * shares.plan.global_batch)
+            begin = time.perf_counter()
             for later in range(max([step - 1, *read]) + 1, step + shares.ahead + 1):
                 read[later] = [next(micro_batches) for _ in range(shares.plan.rounds)]
                 _refuse_skipped(shares.plan, read[later])
+            now = time.perf_counter()
+            self._pace.add(now - begin, now - last)
+            self._micro_batches.set_active(self._pace.processes)
+            last = now
             yield Batch(step, read.pop(step), dict(read))
 
 
@@ -298,12 +335,6 @@ class _EvaluationShares:
     def __iter__(self) -> Iterator[list[Sample]]:
         for begin, end in self.bounds():
             yield [Sample(0, WHOLE, index) for index in range(begin, end)] or [Sample(0, WHOLE, 0)]
-
-
-def _raise_if_failed(micro: MicroBatch | LoadFailure) -> MicroBatch:
-    if isinstance(micro, LoadFailure):
-        raise UserCodeError(micro.text)
-    return micro
 
 
 def _identity(micro: Any) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 from torch.utils.data import IterableDataset
 
 from onecurve.data.loader import Reader, TrainingBatches
+from onecurve.data.loader_pace import Workers
 from onecurve.data.order import Order
 from onecurve.data.source import Source
 from onecurve.data.stream import StreamSource
@@ -31,10 +32,12 @@ class TrainingData:
     order: Order
     steps: int
 
-    def batches(self, plan: Plan, data_rank: int, workers: int, ahead: int = 0) -> TrainingBatches:
-        """The batches of one data-parallel rank, one per step, read by `workers` processes. Each has those of the
-        `ahead` steps after it. A stream is read by one process: another one would read all of its lanes too."""
-        workers = min(1, workers) if self.is_stream else workers
+    def batches(self, plan: Plan, data_rank: int, workers: Workers | int, ahead: int = 0) -> TrainingBatches:
+        """The batches of one data-parallel rank, one per step, read by loader processes, as many as it takes or
+        `workers`. Each has those of the `ahead` steps after it. A stream is read by one process: another one would read
+        all of its lanes too."""
+        if self.is_stream:
+            workers = min(1, Workers.of(workers).most)
         return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers, ahead)
 
     @property

@@ -56,6 +56,8 @@ class StepRecord:
     """The most bytes of its device that this rank has used so far; on a CPU, of the host's memory."""
     skipped_samples: int = 0
     """Samples of this rank's share that were left out: bad ones, and those that a filter drops."""
+    loader_processes: int = 0
+    """Processes that read data for this rank."""
     generation: int = 1
     kind: str = "step"
 

@@ -147,9 +147,12 @@ def accelerator_in_use() -> bool:
     return bool(is_initialized())
 
 
-def loader_workers(host: VisibleDevices, ranks: int) -> int:
-    """Number of data-loading processes per rank: 1 if the CPU trains the model, up to 8 if it would be idle."""
-    return 1 if host.device_kind == "cpu" else min(8, max(1, host.cores // ranks - 1))
+def loader_workers(host: VisibleDevices, ranks: int) -> tuple[int, int]:
+    """Data-loading processes of a rank: those to begin with, and the most, which is its part of the cores, up to 8."""
+    if host.device_kind == "cpu":
+        return 1, min(8, max(2, host.cores // ranks))
+    most = min(8, max(2, host.cores // ranks - 1))
+    return 2, most
 
 
 def resident_bytes() -> int:

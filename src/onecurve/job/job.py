@@ -124,6 +124,8 @@ class Job:
             None or `"none"`, the ranks hold the rows.
         cache: A `onecurve.Cache` for data files that are not on the host. Default: None, they are read from the store
             each time.
+        workers: Loader processes of each rank; 0 reads in the rank itself. Default: None, as many as it takes for the
+            training not to wait for data.
         seed: Seed of the initial weights, the sample order, augmentation and dropout. Default: 0.
 
     Example::
@@ -156,6 +158,7 @@ class Job:
     save: Save | None = field(default_factory=Save)
     params: str | Params | None = None
     cache: Cache | None = None
+    workers: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -228,6 +231,8 @@ class Job:
             _check_positive_integer("Job", "steps", self.steps)
         if self.epochs is not None and not self.epochs > 0:
             raise OnecurveError(f"Job: epochs must be above 0, got {self.epochs}")
+        if self.workers is not None and not (type(self.workers) is int and self.workers >= 0):
+            raise OnecurveError(f"Job: workers must be an integer of at least 0, or None, got {self.workers!r}")
         if self.clip is not None and not (isinstance(self.clip, int | float) and self.clip > 0):
             raise OnecurveError(
                 f"Job: clip must be a gradient norm above 0, or None for no clipping; got {self.clip!r}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
+from onecurve.data.loader_pace import Workers
 from onecurve.describe.generation import Interruption
 from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan, default_plan
@@ -112,7 +113,7 @@ class RunBuilder:
         data_rank = plan.mesh.data_rank(world.rank)
         is_first = self._process is None
         if self._process is None:  # forks, so the device must not be in use yet
-            workers = 0 if job.async_workers else loader_workers(seen, world.local_size)
+            workers = _loader_workers(job, loader_workers(seen, world.local_size))
             lanes = settings.out / LANES if settings.out is not None else None
             self._process = JobProcess(job, plan, world, workers, lanes)
         else:
@@ -318,3 +319,10 @@ def _restore(assembly: Assembly | ManualAssembly, resumed: Resumed, best: BestTr
         assembly.trainer.restore_loss_scale(LossScale(resumed.state.loss_scale, resumed.state.good_steps))
     if best is not None:
         best.restore(resumed.state.best)
+
+
+def _loader_workers(job: Job, choice: tuple[int, int]) -> Workers:
+    """Loader processes of a rank: what the job says, or else as many as it takes. Workers that are no ranks read their
+    samples themselves."""
+    fixed = 0 if job.async_workers else job.workers
+    return Workers(*choice) if fixed is None else Workers.of(fixed)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from onecurve.data.loader_pace import Workers
 from onecurve.data.training_data import open_data
 from onecurve.describe.job_facts import JobFacts
 from onecurve.describe.plan import Plan
@@ -19,7 +20,7 @@ from onecurve.runtime.loaders import Loaders, open_evaluation, open_loaders
 class JobProcess:
     """A job in this process. Make it before the process has threads: the loader processes are forked from it."""
 
-    def __init__(self, job: Job, plan: Plan, world: World, workers: int, lanes: Path | None = None) -> None:
+    def __init__(self, job: Job, plan: Plan, world: World, workers: Workers, lanes: Path | None = None) -> None:
         """`plan`, `world`: of the first generation. `workers`: loader processes per loader.
         `lanes`: a folder for the states of a stream."""
         self.job = job

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
+from onecurve.data.loader_pace import Workers
 from onecurve.data.order import WHOLE, Sample
 from onecurve.data.source import Source
 from onecurve.data.training_data import TrainingData, open_dataset
@@ -33,11 +34,11 @@ def open_evaluation(job: Job) -> Reader | None:
 
 
 def open_loaders(
-    job: Job, data: TrainingData, evaluation: Reader | None, plan: Plan, data_rank: int, workers: int
+    job: Job, data: TrainingData, evaluation: Reader | None, plan: Plan, data_rank: int, workers: Workers
 ) -> Loaders:
-    """`workers`: loader processes per loader; 0 reads in this process."""
+    """`workers`: loader processes per loader; none reads in this process."""
     training = data.batches(plan, data_rank, workers, job.staleness.steps)
     if evaluation is None:
         return Loaders(training)
-    batches = EvaluationBatches(evaluation, plan, data_rank, workers)
+    batches = EvaluationBatches(evaluation, plan, data_rank, workers.first)
     return Loaders(training, batches, evaluation.batch([Sample(0, WHOLE, 0)]))

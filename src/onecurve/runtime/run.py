@@ -95,6 +95,7 @@ class Run:
         self._account(report, {"data": self._data_seconds, **report.seconds}, "other")
         report.memory = self.device.peak_memory()
         report.skipped_samples = sum(micro.skipped for micro in batch.rounds)
+        report.loader_processes = self.components.loaders.training.processes
         return report
 
     def count(self, report: StepReport) -> None:

@@ -70,6 +70,7 @@ class StepReport:
     """The most bytes of its device that this rank has used so far."""
     skipped_samples: int = 0
     """Samples of this rank's share that were left out."""
+    loader_processes: int = 0
     _outcome: StepOutcome | None = None
 
     def __post_init__(self) -> None:
@@ -102,6 +103,7 @@ class StepReport:
             seconds=self.seconds,
             memory=self.memory,
             skipped_samples=self.skipped_samples,
+            loader_processes=self.loader_processes,
         )
 
 
