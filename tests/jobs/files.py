@@ -23,6 +23,11 @@ SOURCES: dict[str, Callable[[str], Source]] = {
 }
 
 
+def shifted(sample: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """A test sample: its target is ten too large."""
+    return sample[0], sample[1] + 10
+
+
 def open_source(kind: str, folder: str) -> Source:
     """`kind`: a format, `mix` for three of them, or what is made of one: `filtered`, `prepared` or `packed`."""
     if kind == "filtered":
@@ -46,5 +51,7 @@ def job(kind: str, folder: str, steps: int = 6) -> oc.Job:
         optimizer=oc.SGD(lr=0.1),
         global_batch=12,
         steps=steps,
-        evaluate=oc.Evaluate(lambda: open_source(kind, folder), every=3),
+        evaluate=oc.Evaluate(
+            lambda: open_source(kind, folder), every=3, test=lambda: SOURCES["tar"](f"{folder}/tar").map(shifted)
+        ),
     )

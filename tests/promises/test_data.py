@@ -1,5 +1,6 @@
 """Data in files: one order for any number of ranks and loader processes, and the curve of one device."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from harness import EXAMPLES, JOBS, onecurve, steps
 from onecurve.data.loader import Reader
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.plan import Plan
+from onecurve.runs.records import read_records
 from sample_files import WRITERS, write_indexed
 
 sys.path.insert(0, str(JOBS))
@@ -64,6 +66,18 @@ def test_the_records_count_skipped_samples(folder: Path, tmp_path: Path) -> None
     for records in zip(*ranks, strict=True):
         assert sum(record.skipped_samples for record in records) == 12 - records[0].count
     assert sum(record.skipped_samples for records in ranks for record in records) > 12
+
+
+def test_the_test_data_is_evaluated_once_at_the_end(folder: Path, tmp_path: Path) -> None:
+    words = ["kind=tar", "steps=200", f"folder={folder}", "--ranks", "2", "--no-check", "--json", "--out", "out"]
+    ended = onecurve("run", str(JOBS / "files.py"), *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert summary["evaluation"]["loss"] < 0.01
+    assert summary["test"]["loss"] == pytest.approx(100, rel=0.05)
+    tests = [record for record in read_records(tmp_path / "out") if getattr(record, "kind", "") == "test"]
+    assert [(record.step, record.samples) for record in tests] == [(200, 20)]
+    assert steps(tmp_path / "out")[-1].loader_processes >= 1
 
 
 def test_a_run_names_a_file_that_is_missing_before_it_trains(folder: Path, tmp_path: Path) -> None:

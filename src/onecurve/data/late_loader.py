@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import _pin_memory_loop
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
@@ -77,6 +78,18 @@ class _LateIterator(_MultiProcessingDataLoaderIter):
             super()._try_put_index()
             if sent == self._send_idx:  # there are no more
                 return
+
+    def _shutdown_workers(self) -> None:
+        """Called when the iterator is no longer used. The workers end by a signal of their own.
+
+        torch would send them messages here. When the garbage collector calls this, it may have closed the queues
+        already: their threads would then close files that are somebody else's by now.
+        """
+        if self._pin_memory:
+            self._pin_memory_thread_done_event.set()
+        if self._worker_pids_set:
+            _remove_worker_pids(id(self))
+            self._worker_pids_set = False
 
     def _start_pinning(self) -> None:
         """As torch's constructor does."""

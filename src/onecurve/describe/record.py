@@ -75,6 +75,7 @@ class EvaluationRecord:
     seconds: float
     generation: int = 1
     kind: str = "evaluation"
+    """`test` for the one on the test data."""
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class RunSummary:
     samples_per_second: float
     step_seconds: float = 0.0
     """Median time of the latest steps, without evaluations and checkpoints."""
+    test: EvaluationRecord | None = None
+    """The evaluation on the test data, at the end; None if there is none, or the run ended before."""
     predicted_step_seconds: float | None = None
     """None if the run was not planned by `onecurve run`."""
 

@@ -50,6 +50,8 @@ class Evaluate:
         better: `"lower"` if smaller values of `watch` are better, `"higher"` if larger ones are. Default: `"lower"`.
         patience: Stop training after this many evaluations in a row without an improvement. Default: None, train to
             the last step.
+        test: A callable that builds a third dataset, on which the weights of the last step are evaluated once, at the
+            end of training. Default: None.
 
     Example::
 
@@ -61,6 +63,7 @@ class Evaluate:
     watch: str = "loss"
     better: Literal["lower", "higher"] = "lower"
     patience: int | None = None
+    test: Callable[[], Dataset] | None = None
 
     def __post_init__(self) -> None:
         _check_positive_integer("Evaluate", "every", self.every)
@@ -68,6 +71,11 @@ class Evaluate:
             raise OnecurveError(
                 f"Evaluate: data must be a callable that builds the dataset, for example data=lambda: MyDataset(); "
                 f"got {type(self.data).__name__}"
+            )
+        if self.test is not None and not callable(self.test):
+            raise OnecurveError(
+                "Evaluate: test must be a callable that builds the dataset, for example test=lambda: MyDataset(); got "
+                f"{type(self.test).__name__}"
             )
         if self.better not in ("lower", "higher"):
             raise OnecurveError(f"Evaluate: better must be 'lower' or 'higher', got {self.better!r}")

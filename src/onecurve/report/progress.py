@@ -127,7 +127,9 @@ class _Speed:
 
 def _evaluation_text(record: EvaluationRecord) -> str:
     metrics = "".join(f"  {escape(name)} {value:.4f}" for name, value in record.metrics.items())
-    return f"evaluation: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
+    return (
+        f"{record.kind}: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
+    )
 
 
 def _is_detail(record: EventRecord) -> bool:

@@ -18,9 +18,9 @@ def summary_lines(summary: RunSummary) -> list[str]:
             f"time per step: {seconds_text(summary.step_seconds)} measured, "
             f"{seconds_text(summary.predicted_step_seconds)} predicted"
         )
-    if summary.evaluation is not None:
-        metrics = "".join(f", {name} {value:.4f}" for name, value in summary.evaluation.metrics.items())
-        lines.append(f"evaluation: loss {summary.evaluation.loss:.4f}{metrics}")
+    for record in filter(None, (summary.evaluation, summary.test)):
+        metrics = "".join(f", {name} {value:.4f}" for name, value in record.metrics.items())
+        lines.append(f"{record.kind}: loss {record.loss:.4f}{metrics}")
     if summary.best is not None and (summary.evaluation is None or summary.best.step != summary.evaluation.step):
         lines.append(f"best {summary.best.watch}: {summary.best.value:.4f} at step {summary.best.step}")
     lines.append(f"weights: {summary.out}/weights.safetensors, after step {summary.steps}")

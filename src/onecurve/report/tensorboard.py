@@ -28,7 +28,7 @@ class TensorBoard:
             values = {"loss": record.loss, "gradient_norm": record.gradient_norm, "lr": record.lr, "seconds": seconds}
             self._add("train", record.step, values)
         elif isinstance(record, EvaluationRecord):
-            self._add("evaluation", record.step, {"loss": record.loss, **record.metrics})
+            self._add(record.kind, record.step, {"loss": record.loss, **record.metrics})
 
     def close(self) -> None:
         self._writer.close()

@@ -22,6 +22,7 @@ _KINDS: dict[str, type[Record]] = {
     "start": StartRecord,
     "step": StepRecord,
     "evaluation": EvaluationRecord,
+    "test": EvaluationRecord,
     "event": EventRecord,
     "generation": GenerationRecord,
 }

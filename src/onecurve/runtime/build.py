@@ -231,8 +231,8 @@ class RunBuilder:
         """Complete the plan, and say what must be proved of it. The files of the data are compared with their index."""
         job, proof = self._job, self._settings.proof
         process.data.reader.verify()
-        if process.loaders.evaluation is not None:
-            process.loaders.evaluation.reader.verify()
+        for each in process.loaders.of_evaluations:
+            each.reader.verify()
         if self._settings.manual:
             resolved = ResolvedPlan(plan)
         else:

@@ -1,6 +1,7 @@
 """The cache for the remote files of a job's data."""
 
 import os
+from collections.abc import Mapping
 
 from onecurve.cache.cache_counts import CacheUse
 from onecurve.cache.host_cache import HostCache
@@ -15,17 +16,15 @@ from onecurve.device.world import World
 from onecurve.job.job import Job
 
 
-def open_cache(job: Job, data: TrainingData, evaluation: Reader | None, world: World) -> HostCache | None:
+def open_cache(job: Job, data: TrainingData, evaluation: Mapping[str, Reader], world: World) -> HostCache | None:
     """Let the job's data be read through its cache, if it has one. The first rank of a host starts a process."""
-    sources = [
-        reader.dataset if reader is not None and isinstance(reader.dataset, Source) else None
-        for reader in (data.reader, evaluation)
-    ]
-    training, evaluated = (source.remote_files() if source is not None else [] for source in sources)
+    sources = [each.dataset for each in (data.reader, *evaluation.values()) if isinstance(each.dataset, Source)]
+    training = data.reader.dataset.remote_files() if isinstance(data.reader.dataset, Source) else []
+    evaluated = [table for source in sources for table in source.remote_files() if source is not data.reader.dataset]
     if job.cache is None or not (training or evaluated):
         return None
     cache = HostCache(job.cache.path, job.cache.bytes, job.cache.peers)
-    for source in filter(None, sources):
+    for source in sources:
         source.use_cache(cache.files)
     if world.local_rank == 0:
         every = job.evaluate.every * job.global_batch if job.evaluate is not None else 0

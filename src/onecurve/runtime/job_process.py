@@ -46,8 +46,8 @@ class JobProcess:
     def assign(self, plan: Plan, data_rank: int) -> Loaders:
         """Let the loaders read the shares of this plan and rank."""
         self.loaders.training.assign(plan, data_rank)
-        if self.loaders.evaluation is not None:
-            self.loaders.evaluation.assign(plan, data_rank)
+        for each in self.loaders.of_evaluations:
+            each.assign(plan, data_rank)
         return self.loaders
 
     def know(self, facts: JobFacts | None) -> None:

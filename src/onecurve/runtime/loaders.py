@@ -1,5 +1,6 @@
 """The data loaders of one rank."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
@@ -10,7 +11,7 @@ from onecurve.data.training_data import TrainingData, open_dataset
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
-from onecurve.job.job import Job
+from onecurve.job.job import Dataset, Job
 
 
 @dataclass(frozen=True)
@@ -19,26 +20,34 @@ class Loaders:
 
     training: TrainingBatches
     evaluation: EvaluationBatches | None = None
+    test: EvaluationBatches | None = None
+    """For the end of training."""
     evaluation_sample: MicroBatch | None = None
     """One sample of the evaluation data, to try loss and metrics on."""
 
+    @property
+    def of_evaluations(self) -> list[EvaluationBatches]:
+        return [each for each in (self.evaluation, self.test) if each is not None]
 
-def open_evaluation(job: Job) -> Reader | None:
-    """The reader of the job's evaluation data; None if it has none."""
-    if job.evaluate is None:
-        return None
-    dataset = open_dataset(job.evaluate.data, "evaluate.data")
+
+def open_evaluation(job: Job) -> dict[str, Reader]:
+    """The readers of the job's data for evaluations: `data`, and `test` if it has that."""
+    builders = {"data": job.evaluate.data, "test": job.evaluate.test} if job.evaluate is not None else {}
+    return {name: _opened(job, build, name) for name, build in builders.items() if build is not None}
+
+
+def _opened(job: Job, build: Callable[[], Dataset], name: str) -> Reader:
+    dataset = open_dataset(build, f"evaluate.{name}")
     if isinstance(dataset, Source) and not dataset.has_end:
-        raise OnecurveError("Evaluate: data is a stream, which has no end; evaluate on a dataset with a length")
+        raise OnecurveError(f"Evaluate: {name} is a stream, which has no end; evaluate on a dataset with a length")
     return Reader(dataset, job.seed, job.collate)
 
 
 def open_loaders(
-    job: Job, data: TrainingData, evaluation: Reader | None, plan: Plan, data_rank: int, workers: Workers
+    job: Job, data: TrainingData, evaluation: Mapping[str, Reader], plan: Plan, data_rank: int, workers: Workers
 ) -> Loaders:
     """`workers`: loader processes per loader; none reads in this process."""
     training = data.batches(plan, data_rank, workers, job.staleness.steps)
-    if evaluation is None:
-        return Loaders(training)
-    batches = EvaluationBatches(evaluation, plan, data_rank, workers.first)
-    return Loaders(training, batches, evaluation.batch([Sample(0, WHOLE, 0)]))
+    batches = {name: EvaluationBatches(each, plan, data_rank, workers.first) for name, each in evaluation.items()}
+    sample = evaluation["data"].batch([Sample(0, WHOLE, 0)]) if evaluation else None
+    return Loaders(training, batches.get("data"), batches.get("test"), sample)

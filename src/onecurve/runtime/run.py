@@ -1,5 +1,6 @@
 """A training on this rank: the object that a loop iterates over and steps."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -117,6 +118,14 @@ class Run:
         report = trainer.update(name)
         self._note(report, late=trainer.updates[name].skips_on_device)
         return report
+
+    def test(self) -> EvaluationRecord | None:
+        """Return loss and metrics over the job's test data, each sample once, or None if it has none. All ranks must
+        call it."""
+        batches = self.components.loaders.test
+        if batches is None:
+            return None
+        return dataclasses.replace(self._trainer.evaluate(self._steps_done, batches), kind="test")
 
     def evaluate(self) -> EvaluationRecord:
         """Return loss and metrics over the job's evaluation data, each sample once. All ranks must call it."""

@@ -36,6 +36,7 @@ class LoopProgress:
     """Steps done, those before a resume included."""
     loss: float = math.nan
     evaluation: EvaluationRecord | None = None
+    test: EvaluationRecord | None = None
     training_seconds: float = 0.0
     consecutive_skips: int = 0
     own_steps: int = 0
@@ -74,6 +75,7 @@ class LoopProgress:
             ended=ended,
             loss=self.loss,
             evaluation=self.evaluation,
+            test=self.test,
             best=run.best.best if run.best is not None else None,
             best_weights=best_weights,
             seconds=seconds,

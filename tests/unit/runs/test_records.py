@@ -106,7 +106,7 @@ def test_steps_that_were_counted_from_0_are_read_as_counted_from_1(tmp_path: Pat
 def test_an_unknown_kind_of_record_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [step_record(0)])
     path.write_text(path.read_text().replace('"kind":"step"', '"kind":"steps"'))
-    with pytest.raises(OnecurveError, match=r"unknown kind of record 'steps' .*start, step, evaluation, event"):
+    with pytest.raises(OnecurveError, match=r"unknown kind of record 'steps' .*start, step, evaluation, test, event"):
         list(read_records(tmp_path))
 
 
