@@ -25,6 +25,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import gpt
 
+import onecurve as oc
+
 SIZES = {"width": 256, "depth": 4, "context": 64, "batch": 16}
 LR = 3e-3
 Step = Callable[[int, Tensor, Tensor], float]
@@ -77,7 +79,7 @@ def bare_step(engine: str, precision: str, steps: int) -> Step:
 def main() -> None:
     """Train two steps, as a user of torchrun would start it."""
     dist.init_process_group("gloo")
-    dataset = gpt.SourceCode(slice(0, -3), SIZES["context"])
+    dataset = oc.data.jsonl(f"{gpt.corpus(SIZES['context'])}/train").map(gpt.tokens)
     sampler = DistributedSampler(dataset)
     local_batch = SIZES["batch"] // dist.get_world_size()
     loader = DataLoader(dataset, local_batch, sampler=sampler, collate_fn=gpt.collate, num_workers=1)

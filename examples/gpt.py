@@ -1,8 +1,16 @@
-"""A byte-level GPT, trained on the source code of Python's standard library: `onecurve run examples/gpt.py`."""
+"""A byte-level GPT, trained on the source code of Python's standard library: `onecurve run examples/gpt.py`.
 
+The code is first written as JSON lines, one chunk per line, to a folder for temporary files.
+"""
+
+import json
+import platform
+import shutil
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,19 +70,36 @@ def chunks(text: bytes, context: int) -> Iterator[bytes]:
     yield chunk
 
 
-class SourceCode:
-    """Chunks of the source files of the standard library. `files`: which files, in alphabetical order."""
+FILES = 8
 
-    def __init__(self, files: slice, context: int) -> None:
-        paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[files]
-        all_chunks = [chunk for path in paths for chunk in chunks(path.read_bytes(), context)]
-        self.chunks = [chunk for chunk in all_chunks if len(chunk) > 1]
 
-    def __len__(self) -> int:
-        return len(self.chunks)
+def write_chunks(folder: Path, context: int) -> None:
+    """Write the chunks of all source files: those of the last three to `unseen`, all others to `train`."""
+    paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    for part, chosen in (("train", paths[:-3]), ("unseen", paths[-3:])):
+        lines = [json.dumps({"text": chunk.decode("latin-1")}) for path in chosen
+                 for chunk in chunks(path.read_bytes(), context) if len(chunk) > 1]  # fmt: skip
+        (folder / part).mkdir()
+        for number in range(FILES):
+            (folder / part / f"{number}.jsonl").write_text("\n".join(lines[number::FILES]))
+        oc.index(str(folder / part), processes=1)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return torch.tensor(list(self.chunks[index]))
+
+def corpus(context: int) -> Path:
+    """The folder with the data. Several processes may come here at the same time: the first one to finish counts."""
+    folder = Path(tempfile.gettempdir(), f"onecurve-stdlib-{platform.python_version()}-{context}")
+    if not folder.exists():
+        staging = Path(tempfile.mkdtemp(dir=folder.parent))
+        write_chunks(staging, context)
+        try:
+            staging.rename(folder)
+        except OSError:
+            shutil.rmtree(staging)
+    return folder
+
+
+def tokens(line: dict[str, Any]) -> Tensor:
+    return torch.tensor(list(line["text"].encode("latin-1")))
 
 
 def collate(texts: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -90,12 +115,12 @@ def job(
     return oc.Job(
         model=lambda: GPT(width, depth, heads=4, context=context),
         loss=oc.loss.next_token,
-        data=lambda: SourceCode(slice(0, -3), context),
+        data=lambda: oc.data.jsonl(f"{corpus(context)}/train").map(tokens),
         collate=collate,
         optimizer=oc.AdamW(lr=lr, weight_decay=0.1, groups={"*norm*|*.bias": {"weight_decay": 0.0}}),
         schedule=oc.cosine(warmup=20),
         clip=1.0,
         global_batch=batch,
         steps=steps,
-        evaluate=oc.Evaluate(lambda: SourceCode(slice(-3, None), context), every=100),
+        evaluate=oc.Evaluate(lambda: oc.data.jsonl(f"{corpus(context)}/unseen").map(tokens), every=100),
     )

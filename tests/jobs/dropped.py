@@ -31,7 +31,7 @@ def job() -> oc.Job:
     return oc.Job(
         model=build,
         loss=oc.loss.next_token,
-        data=lambda: gpt.SourceCode(slice(0, 3), 32),
+        data=lambda: oc.data.jsonl(f"{gpt.corpus(32)}/unseen").map(gpt.tokens),
         collate=gpt.collate,
         optimizer=oc.AdamW(lr=1e-3),
         global_batch=8,

@@ -320,3 +320,20 @@ def test_bad_samples_end_the_run_or_are_skipped(tmp_path: Path) -> None:
     assert (micro.target.tolist(), micro.skipped) == ([0, 2], 1)
     with pytest.raises(OnecurveError, match="bad must be 'stop' or 'skip', got 'ignore'"):
         oc.data.jsonl(str(tmp_path), bad="ignore")
+
+
+@pytest.mark.parametrize(
+    "name", ["a/0001", "é/ä", "long/" + "x" * 120, "n" * 99, "n" * 100, "deep/" * 30 + "file"], ids=len
+)
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 5000])
+def test_members_of_tar_files_have_any_name_and_size(name: str, size: int, tmp_path: Path) -> None:
+    contents = {"jpg": os.urandom(size), "cls": b"7"}
+    folder = tmp_path / "data"
+    folder.mkdir()
+    members = [(f"{name}.{extension}", content) for extension, content in contents.items()]
+    (folder / "a.tar").write_bytes(tar_of([*members, ("other.txt", b"x")]))
+    oc.index(str(folder), processes=1)
+    source = oc.data.tar(str(folder))
+    assert len(source) == 2
+    assert source[0] == {"__key__": name, **contents}
+    assert source[1] == {"__key__": "other", "txt": b"x"}
