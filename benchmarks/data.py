@@ -8,6 +8,8 @@
   numpy's memmap, open().read().
 - `memory_growth`: resident memory of a process that reads 1,000 samples with an index of 10^9 samples over one with
   10^4. `resume_seconds`: what it takes to open the source and read the sample at position 10^9.
+- `peers`: our samples per second over those of other libraries, as far as they are installed: data_peers.py.
+- `remote_step_ratio`, `bytes_read_ratio`, `store_faults`: with an object store, needs root: remote_data.py.
 """
 
 import argparse
@@ -37,6 +39,9 @@ from onecurve.formats.index_file import DataPiece, write_index
 from onecurve.formats.tf_example import decode_example
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+import remote_data
+from data_peers import over_peers
+
 from sample_files import example, record, tar_of
 
 _FILES, _SAMPLES = 8, 1_000
@@ -61,7 +66,12 @@ def main() -> None:
             oc.index(str(folder / name), processes=1)
             found["over_bare"][name] = round(_ratio(folder / name, bare, source, chosen.rounds), 3)
             print(name, found["over_bare"][name], file=sys.stderr, flush=True)
+        _, _, tar = FORMATS["tar"]
+        found["peers"] = over_peers(folder / "tar", tar(str(folder / "tar")), folder, chosen.rounds)
+        print(found["peers"], file=sys.stderr, flush=True)
         found |= _growth(folder)
+    if os.geteuid() == 0:
+        found |= remote_data.measured()
     print(json.dumps(found) if chosen.json else found)
 
 

@@ -5,7 +5,7 @@ import io
 import json
 import struct
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,13 @@ SIZES = (7, 1, 12)
 """Samples of the files; their numbers go through all of them."""
 
 
-def write_jsonl(folder: Path) -> None:
-    for name, numbers in _numbered():
+def write_jsonl(folder: Path, sizes: Sequence[int] = SIZES) -> None:
+    for name, numbers in _numbered(sizes):
         _write(folder / f"{name}.jsonl", _lines(numbers))
 
 
-def write_gzip(folder: Path) -> None:
-    for name, numbers in _numbered():
+def write_gzip(folder: Path, sizes: Sequence[int] = SIZES) -> None:
+    for name, numbers in _numbered(sizes):
         half = len(numbers) // 2
         _write(
             folder / f"{name}.jsonl.gz",
@@ -33,34 +33,34 @@ def write_gzip(folder: Path) -> None:
         )
 
 
-def write_zstandard(folder: Path) -> None:
-    for name, numbers in _numbered():
+def write_zstandard(folder: Path, sizes: Sequence[int] = SIZES) -> None:
+    for name, numbers in _numbered(sizes):
         half = len(numbers) // 2
         parts = (zstandard.compress(_lines(part)) for part in (numbers[:half], numbers[half:]) if part)
         _write(folder / f"{name}.jsonl.zst", b"".join(parts))
 
 
-def write_tar(folder: Path) -> None:
-    for name, numbers in _numbered():
+def write_tar(folder: Path, sizes: Sequence[int] = SIZES) -> None:
+    for name, numbers in _numbered(sizes):
         _write(folder / f"{name}.tar", tar_of([(f"d/{number:03}.id", str(number).encode()) for number in numbers]))
 
 
-def write_parquet(folder: Path) -> None:
+def write_parquet(folder: Path, sizes: Sequence[int] = SIZES) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for name, numbers in _numbered():
+    for name, numbers in _numbered(sizes):
         table = pyarrow.table({"id": list(numbers), "text": ["x" * number for number in numbers]})
         pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=5)
 
 
-def write_tfrecord(folder: Path) -> None:
-    for name, numbers in _numbered():
+def write_tfrecord(folder: Path, sizes: Sequence[int] = SIZES) -> None:
+    for name, numbers in _numbered(sizes):
         _write(folder / f"{name}.tfrecord", b"".join(record(example({"id": [number]})) for number in numbers))
 
 
-def write_tokens(folder: Path) -> None:
+def write_tokens(folder: Path, sizes: Sequence[int] = SIZES) -> None:
     """A sample of one token has its number as its token."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, numbers in _numbered():
+    for name, numbers in _numbered(sizes):
         tokens = np.array([*numbers, 0], np.uint16)
         if name == "1":
             _write(folder / "1.bin", tokens.tobytes())
@@ -68,13 +68,13 @@ def write_tokens(folder: Path) -> None:
             np.save(folder / f"{name}.npy", tokens)
 
 
-def write_folder(folder: Path) -> None:
-    for name, numbers in _numbered():
+def write_folder(folder: Path, sizes: Sequence[int] = SIZES) -> None:
+    for name, numbers in _numbered(sizes):
         for number in numbers:
             _write(folder / name / f"{number:03}.png", b"\x89PNG\r\n" + str(number).encode())
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
+WRITERS: dict[str, Callable[..., None]] = {
     "jsonl": write_jsonl,
     "gzip": write_gzip,
     "zstandard": write_zstandard,
@@ -86,10 +86,10 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def write_indexed(folder: Path) -> Path:
+def write_indexed(folder: Path, sizes: Sequence[int] = SIZES) -> Path:
     """Write files of every format, each in a folder of its own, with their indices."""
     for kind, write in WRITERS.items():
-        write(folder / kind)
+        write(folder / kind, sizes)
         oc.index(str(folder / kind), processes=1)
     return folder
 
@@ -142,9 +142,9 @@ def _varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def _numbered() -> list[tuple[str, range]]:
-    ends = np.cumsum(SIZES).tolist()
-    return [(str(at), range(end - size, end)) for at, (size, end) in enumerate(zip(SIZES, ends, strict=True))]
+def _numbered(sizes: Sequence[int]) -> list[tuple[str, range]]:
+    ends = np.cumsum(sizes).tolist()
+    return [(str(at), range(end - size, end)) for at, (size, end) in enumerate(zip(sizes, ends, strict=True))]
 
 
 def _lines(numbers: range) -> bytes:

@@ -12,7 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import onecurve as oc
 from harness import BENCHMARKS, EXAMPLES, JOBS, SMALL, kill_all, onecurve, python, started, torchrun, wait_for_steps
+from sample_files import write_jsonl
 
 GPT = str(EXAMPLES / "gpt.py")
 
@@ -45,11 +47,14 @@ def test_a_killed_run_continues_from_its_newest_valid_checkpoint(tmp_path) -> No
 
 
 def test_every_sample_once_over_4_then_2_then_3_ranks(tmp_path) -> None:
-    """A run is killed on 4 ranks, killed on 2 and finished on 3. The steps that count use every sample exactly once."""
-    script = str(JOBS / "ledger.py")
-    assert torchrun(4, script, "a", "11", cwd=tmp_path).returncode != 0
-    assert torchrun(2, script, "a", "17", cwd=tmp_path).returncode != 0
-    done = torchrun(3, script, "a", cwd=tmp_path)
+    """A run on files is killed on 4 ranks, killed on 2 and finished on 3. The steps that count use every sample exactly
+    once. benchmarks/data_kills.py kills it 20 times, with every kind of data."""
+    write_jsonl(tmp_path / "data" / "jsonl", (100, 70, 1, 130))
+    oc.index(str(tmp_path / "data" / "jsonl"), processes=1)
+    script, kind = str(JOBS / "ledger.py"), ["jsonl", "data"]
+    assert torchrun(4, script, "a", "11", *kind, cwd=tmp_path).returncode != 0
+    assert torchrun(2, script, "a", "17", *kind, cwd=tmp_path).returncode != 0
+    done = torchrun(3, script, "a", "0", *kind, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for file in (tmp_path / "a").glob("ledger-*") for line in file.read_text().splitlines()]
     by_step: dict[int, dict[int, list[int]]] = {}  # step → number of ranks → ids of samples

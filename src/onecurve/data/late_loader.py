@@ -36,6 +36,9 @@ class LateLoader(DataLoader[Any]):
         """Of one batch; None if that is not known yet."""
         super().__init__(*arguments, persistent_workers=True, prefetch_factor=MOST_AHEAD, **options)
 
+    def check_worker_number_rationality(self) -> None:
+        """torch warns if there are more workers than cores. How many of them work is measured."""
+
     @property
     def ahead(self) -> int:
         """Batches that are being read, or are read and not used yet."""

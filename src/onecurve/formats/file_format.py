@@ -63,7 +63,7 @@ class RandomReader:
     """Reads parts of a file in any order."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self._descriptor = file, -1
+        self._file, self._descriptor = getattr(file, "raw", file), -1  # without a buffer, which would read more
         with suppress(OSError):  # a file that is not on this host has no descriptor
             self._descriptor = file.fileno()
 
