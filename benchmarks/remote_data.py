@@ -3,8 +3,8 @@
 `python benchmarks/remote_data.py --json`; benchmarks/data.py includes its results.
 
 - `remote_step_ratio`: mean time of a step that reads through the cache over that of one that reads local files, in
-  turns in one process (remote_steps.py), after the first 40 steps. The cache holds half of the data, so files are fetched and
-  removed all the time.
+  turns in one process (remote_steps.py), after the first 40 steps. The cache holds half of the data, so files are
+  fetched and removed all the time.
 - `bytes_read_ratio`: bytes that the store has sent to three hosts (network namespaces) of one run with `peers`, over
   those of the data, of which the run reads everything once.
 - `store_faults`: runs with a store that is stopped for 20 s, answers 503 to 5 % of the requests, or cuts 5 % of the

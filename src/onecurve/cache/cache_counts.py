@@ -1,7 +1,8 @@
-"""Counts what a cache does, over all processes of a host."""
+"""Counts what a cache does, for a rank and the processes that it has forked."""
 
-import multiprocessing
+import threading
 from dataclasses import dataclass
+from multiprocessing.sharedctypes import RawArray
 
 _FIELDS = ("hits", "waits", "store_bytes", "peer_bytes")
 
@@ -21,16 +22,17 @@ class CacheUse:
 
 
 class CacheCounts:
-    """Numbers in memory that forked processes share."""
+    """Numbers in memory that forked processes share. They have no lock, which a killed process would hold forever: if
+    two count at the same moment, one may be lost."""
 
     def __init__(self) -> None:
-        self._numbers = multiprocessing.get_context("fork").Array("q", len(_FIELDS))
+        self._numbers = RawArray("q", len(_FIELDS))
+        self._mutex = threading.Lock()
 
     def add(self, **numbers: int) -> None:
-        with self._numbers.get_lock():
+        with self._mutex:
             for name, number in numbers.items():
                 self._numbers[_FIELDS.index(name)] += number
 
     def use(self) -> CacheUse:
-        with self._numbers.get_lock():
-            return CacheUse(*self._numbers[:])
+        return CacheUse(*self._numbers[:])

@@ -6,6 +6,7 @@ A reader asks for a file by a small file with the wish. Names are hashes, so not
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,9 @@ import msgspec
 
 from onecurve.cache.remote_file import RemoteFile
 from onecurve.describe.errors import OnecurveError
+
+_OWN_SECONDS = 2.0
+"""Readers that look whether somebody fetches hold the lock for a moment."""
 
 
 class CacheFolder:
@@ -74,14 +78,14 @@ class CacheFolder:
 
     def own(self) -> IO[bytes]:
         """Become the process that fetches, until the returned file is closed. Remove what an earlier one has left."""
-        opened = self._lock.open("rb")
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            opened.close()
-            raise OnecurveError(
-                f"Cache: {self.path} is used by another run on this host; give each run a folder of its own"
-            ) from None
+        opened, end = self._lock.open("rb"), time.monotonic() + _OWN_SECONDS
+        while not _try_lock(opened):
+            if time.monotonic() > end:
+                opened.close()
+                raise OnecurveError(
+                    f"Cache: {self.path} is used by another run on this host; give each run a folder of its own"
+                )
+            time.sleep(0.01)
         for folder in (self._parts, self._wishes, self._failures):
             for left in folder.iterdir():
                 left.unlink(missing_ok=True)
@@ -133,3 +137,11 @@ class CacheFolder:
 
     def _file(self, key: str) -> Path:
         return self._files / key[:2] / key
+
+
+def _try_lock(opened: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -41,6 +41,8 @@ class CachedFiles:
         while found is None and not self._is_alone:
             if why := self._folder.failure(file):
                 kind, _, text = why.partition(": ")
+                if kind == "not cached":
+                    break
                 raise BadFileError(text) if kind == "bad" else OnecurveError(text)
             self._folder.wish(file)
             time.sleep(_POLL_SECONDS)

@@ -24,6 +24,8 @@ _BLOCK_BYTES = 1 << 23
 _AT_ONCE = 4
 """Files that are fetched ahead at the same time. Those that a reader or another host waits for come in addition."""
 _POLL_SECONDS = 0.02
+_PEER_SECONDS = 60.0
+"""A host that has had nothing new of a file for so long is asked no more."""
 _SOON = 1024
 """A file that a reader asks for is looked for among so many that are needed next."""
 _PLAN_SECONDS = 0.05
@@ -51,14 +53,16 @@ class Fetcher:
         self._asked: dict[str, RemoteFile] = {}
         """By other hosts."""
         self._declined: set[str] = set()
-        self._ended: list[tuple[RemoteFile, str, bool]] = []
-        """Fetched files: why it failed, and whether the file is bad; empty if it did not."""
+        self._ended: list[tuple[RemoteFile, str, str]] = []
+        """Fetched files: why it failed, and what kind of failure it is; empty if it did not."""
         self._storages: dict[str, Storage] = {}
         self._planned_at, self._plan_pause, self._planned_position = -1e9, _PLAN_SECONDS, -1
         self._trained_position = self._read_position = 0
         self._uses = np.zeros(0, np.int64)
         self._queue = np.zeros(0, np.int64)
         self._next = 0
+        self._is_full = False
+        """The next file in the queue has no room, and nothing has changed since that was found."""
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Fetch files until the process is killed, or `until` returns true."""
@@ -81,18 +85,20 @@ class Fetcher:
                 self._forget(file.key)
             if file.key in self._complete or file.key in self._failed:
                 self.folder.settle(file.key)
-            elif file.key not in self._progress and not self._begin(file, URGENT):
-                self.folder.settle(file.key, _failure(f"{file.name}: {self._too_small(file)}", is_bad=False))
+            elif file.key not in self._progress and not self._begin(file, URGENT) and not self._progress:
+                self.folder.settle(file.key, _failure(f"{file.name}: {self._too_small(file)}", "not read"))
         with self._mutex:
             asked, self._asked = self._asked, {}
         for key, file in asked.items():
+            self._find_number(key)
             if not self._is_known(key) and not self._begin(file, self._next_use(key)):
                 self._declined.add(key)
-        while len(self._progress) < _AT_ONCE and self._next < len(self._queue):
+        while len(self._progress) < _AT_ONCE and self._next < len(self._queue) and not self._is_full:
             number = int(self._queue[self._next])
             file = self._needs.file(number)
             if not self._is_known(file.key):
-                if not self._begin(file, int(self._uses[number])):
+                self._is_full = not self._begin(file, int(self._uses[number]))
+                if self._is_full:
                     break
                 self._numbers[file.key] = number
             self._next += 1
@@ -107,6 +113,8 @@ class Fetcher:
         if key in self._complete:
             return file.size
         with self._mutex:
+            if key in self._failed:
+                return -1
             if key in self._progress:
                 return self._progress[key]
             if key not in self._declined:
@@ -131,7 +139,7 @@ class Fetcher:
         if position == self._planned_position or (now - self._planned_at < self._plan_pause and not at_once):
             return
         self._uses = self._needs.next_uses(position)
-        self._queue, self._next = np.argsort(self._uses, kind="stable"), 0
+        self._queue, self._next, self._is_full = np.argsort(self._uses, kind="stable"), 0, False
         self._declined.clear()
         self._planned_position, self._planned_at = position, time.monotonic()
         self._plan_pause = max(_PLAN_SECONDS, _PLAN_SHARE * (self._planned_at - now))
@@ -139,13 +147,22 @@ class Fetcher:
     def _note_wish(self, key: str) -> None:
         """Learn from a wish where readers are. They are ahead of the training, and need the files that they have open
         no more: those of earlier windows can go."""
-        for number in self._queue[:_SOON].tolist() if key not in self._numbers else ():
-            if self._needs.file(number).key == key:
+        number = self._find_number(key)
+        if number is None or number >= self._needs.ordered:
+            return
+        later = self._uses[: self._needs.ordered]
+        later = later[later > self._planned_position]
+        if len(later) and self._uses[number] == later.min():  # of the next window; all else is no sign of progress
+            self._read_position = int(self._uses[number])
+            self._plan(at_once=True)
+
+    def _find_number(self, key: str) -> int | None:
+        """Look for a file among those that are needed next."""
+        if key not in self._numbers and not self._is_known(key):
+            found = (number for number in self._queue[:_SOON].tolist() if self._needs.file(number).key == key)
+            if (number := next(found, None)) is not None:
                 self._numbers[key] = number
-                if self._uses[number] > self._planned_position:
-                    self._read_position = int(self._uses[number])
-                    self._plan(at_once=True)
-                return
+        return self._numbers.get(key)
 
     def _next_use(self, key: str) -> int:
         return int(self._uses[self._numbers[key]]) if key in self._numbers else NEVER
@@ -169,16 +186,19 @@ class Fetcher:
         self._numbers.pop(key, None)
         self._room.remove(key)
         self.folder.remove(key)
+        self._is_full = False
 
     def _note_ended(self) -> None:
         with self._mutex:
             ended, self._ended = self._ended, []
-        for file, why, is_bad in ended:
+        for file, why, kind in ended:
             if why:
                 self._failed.add(file.key)
                 self._room.remove(file.key)
-                self.folder.settle(file.key, _failure(why, is_bad))
+                self.folder.part(file.key).unlink(missing_ok=True)
+                self.folder.settle(file.key, _failure(why, kind))
                 print(f"Cache: {why}", file=sys.stderr, flush=True)
+                self._is_full = False
             else:
                 self._complete.add(file.key)
             with self._mutex:
@@ -186,22 +206,24 @@ class Fetcher:
 
     def _fetch(self, file: RemoteFile) -> None:
         """Fetch one file, in a thread."""
-        why, is_bad = "", False
+        why = kind = ""
         try:
             if not self._write(file, from_peers=True) and not self._write(file, from_peers=False):
                 raise BadFileError(f"{file.name}: it was changed since it was indexed")
             self.folder.commit(file.key)
         except BadFileError as error:
-            why, is_bad = str(error), True
-        except (OnecurveError, OSError) as error:
-            why = str(error)
+            why, kind = str(error), "bad"
+        except OnecurveError as error:
+            why, kind = str(error), "not read"
+        except Exception as error:  # of the disk; a thread that ends without a word would let readers wait forever
+            why, kind = f"{file.name}: it cannot be cached ({error or type(error).__name__})", "not cached"
         with self._mutex:
-            self._ended.append((file, why, is_bad))
+            self._ended.append((file, why, kind))
 
     def _write(self, file: RemoteFile, from_peers: bool) -> bool:
         """Write the content of a file; False if it is not what its index says."""
         done, hashed = 0, xxhash.xxh3_64()
-        above = self.peers.above(file.key) if self.peers is not None and from_peers else []
+        peers = self.peers if from_peers else None
         part = self.folder.part(file.key)
         with part.open("wb") as target:
 
@@ -214,28 +236,29 @@ class Fetcher:
                 with self._mutex:
                     self._progress[file.key] = done
 
-            for host in above:
-                if done < file.size:
-                    self._read_from_peer(host, file, lambda: done, add)
+            for host in peers.above(file.key) if peers is not None else ():
+                if peers is not None and done < file.size:
+                    self._read_from_peer(peers, host, file, lambda: done, add)
             while done < file.size:
                 add(self._from_store(file, done, min(done + _BLOCK_BYTES, file.size)))
             os.fsync(target.fileno())
         return hashed.intdigest() == file.hash
 
     def _read_from_peer(
-        self, host: int, file: RemoteFile, done: Callable[[], int], add: Callable[[bytes], None]
+        self, peers: Peers, host: int, file: RemoteFile, done: Callable[[], int], add: Callable[[bytes], None]
     ) -> None:
         """Read the rest of a file from another host, or as much of it as it gives."""
-        assert self.peers is not None
+        progressed = time.monotonic()
         try:
-            with PeerConnection(self.peers.addresses[host], self.peers.key) as peer:
+            with PeerConnection(peers.addresses[host], peers.key) as peer:
                 while done() < file.size:
                     data = peer.read(file, done(), _BLOCK_BYTES)
-                    if data is None:
+                    if data is None or time.monotonic() - progressed > _PEER_SECONDS:
                         return
                     if not data:
                         time.sleep(_POLL_SECONDS)
                         continue
+                    progressed = time.monotonic()
                     self._counts.add(peer_bytes=len(data))
                     add(data)
         except OSError:  # the host above it, or the store, has the file too
@@ -254,5 +277,6 @@ class Fetcher:
         )
 
 
-def _failure(text: str, is_bad: bool) -> str:
-    return f"{'bad' if is_bad else 'not read'}: {text}"
+def _failure(text: str, kind: str) -> str:
+    """`kind`: `bad` if the file is not what its index says, `not cached` if readers can still read it, `not read`."""
+    return f"{kind}: {text}"

@@ -17,6 +17,10 @@ class Needs(Protocol):
     def count(self) -> int:
         """Number of files."""
 
+    @property
+    def ordered(self) -> int:
+        """So many of them, the first ones, are read in the order of samples; the others now and then."""
+
     def file(self, number: int) -> RemoteFile:
         """Return a file."""
 

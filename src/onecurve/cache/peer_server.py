@@ -48,7 +48,8 @@ class PeerServer(AuthenticatedServer):
         there = self._progress(request.file)
         end = min(there, request.begin + min(request.size, _MAX_BYTES))
         data = self._read(request.file.key, request.begin, end) if end > request.begin else b""
-        client.send(msgspec.json.encode(PeerAnswer(len(data), is_declined=there < 0)))
+        is_gone = end > request.begin and not data
+        client.send(msgspec.json.encode(PeerAnswer(len(data), is_declined=there < 0 or is_gone)))
         client.send_all(memoryview(data))
 
     def _read(self, key: str, begin: int, end: int) -> bytes:

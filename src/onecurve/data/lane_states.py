@@ -34,7 +34,11 @@ class LaneStates:
         if self._folder is None or now - self._times.setdefault(lane, now) < _SECONDS:
             return
         self._times[lane] = now
-        self._store(self._folder, lane, {**self._stored(lane), taken: dict(state())})
+        found = dict(state())
+        try:
+            self._store(self._folder, lane, {**self._stored(lane), taken: found})
+        except Exception as error:  # whatever keeps it from being stored: it would only save time
+            _log.warning("the state of lane %d cannot be stored: %s", lane, error)
 
     def latest(self, lane: int, offset: int) -> tuple[int, Mapping[str, Any]] | None:
         """The newest state before a sample, and how many samples were read before that."""

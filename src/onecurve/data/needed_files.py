@@ -25,6 +25,10 @@ class NeededFiles:
         return int(self._ends[-1]) if len(self._ends) else 0
 
     @property
+    def ordered(self) -> int:
+        return sum(map(len, self._training))
+
+    @property
     def window_bytes(self) -> int:
         """The most bytes that are needed at the same time."""
         return sum(table.window_bytes for table in self._tables)

@@ -16,6 +16,7 @@ import torch
 from onecurve.data.pieces import Pieces
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.seed import mix
+from onecurve.device.parent_process import die_with_parent
 from onecurve.device.rng import preserve_rng_state, seed_all
 
 Result = TypeVar("Result")
@@ -54,7 +55,7 @@ def work_on_pieces(
             progress.advance(int(sizes[piece]))
     else:
         context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(count, context, _adopt, (source, work)) as pool:
+        with ProcessPoolExecutor(count, context, _adopt, (source, work, os.getpid())) as pool:
             for piece, result in zip(pieces, pool.map(_work, pieces), strict=True):
                 yield piece, result
                 progress.advance(int(sizes[piece]))
@@ -72,17 +73,22 @@ def locked(path: Path, what: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{path.parent}: another process makes {what}; waiting for it", file=sys.stderr, flush=True)
+            say(f"{path.parent}: another process makes {what}; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
 
 
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 _adopted: list[Any] = []
 
 
-def _adopt(source: Pieces, work: Callable[[Pieces, int], Any]) -> None:
+def _adopt(source: Pieces, work: Callable[[Pieces, int], Any], parent: int) -> None:
+    die_with_parent(parent)  # it has the lock open too: nobody could continue if it stayed
     torch.set_num_threads(1)  # threads of the parent are not there after a fork
     _adopted[:] = [source, work]
 

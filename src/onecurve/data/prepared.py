@@ -7,7 +7,7 @@ import msgspec
 
 from onecurve.data.file_source import FileSource
 from onecurve.data.function_identity import Identity
-from onecurve.data.piece_work import all_samples, locked, work_on_pieces
+from onecurve.data.piece_work import all_samples, locked, say, work_on_pieces
 from onecurve.data.pieces import Pieces
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
@@ -53,6 +53,8 @@ def _prepare(source: Source, identity: Sequence[Identity], folder: Path) -> None
             raise OnecurveError(f"prepared: {folder} has other files in it; choose a new folder")
         else:
             replace_file(made_of, [msgspec.json.encode(list(identity))])
+            if unseen := sorted({each for one in identity for each in one.unseen}):
+                say(f"prepared: if {', '.join(unseen)} changes, that is not noticed; delete {folder} then")
         missing = [piece for piece in range(len(source.piece_sizes)) if not _piece_path(folder, piece).exists()]
         for _ in work_on_pieces(source, _Writer(folder), missing, f"preparing samples in {folder}"):
             pass

@@ -56,8 +56,7 @@ class StreamSource(Source):
             self._open, self._process = {}, os.getpid()
         lane = self._open.get(piece)
         if lane is None or lane.taken > offset:
-            self._open.pop(piece, None)
-            lane = self._open[piece] = _Lane(piece, self._open_lane, self._states, self._seed, offset)
+            lane = self._open[piece] = _Lane(piece, self._open_lane, self._states, self._seed, offset, before=lane)
         return lane.take(offset)
 
     def order(self, seed: int) -> StreamOrder:
@@ -77,21 +76,41 @@ class StreamSource(Source):
 class _Lane:
     """One lane, as far as it was read."""
 
-    def __init__(self, number: int, open_lane: OpenLane, states: LaneStates, seed: int, offset: int) -> None:
-        """`offset`: of the sample that will be read first."""
+    def __init__(
+        self,
+        number: int,
+        open_lane: OpenLane,
+        states: LaneStates,
+        seed: int,
+        offset: int,
+        before: "_Lane | None",
+    ) -> None:
+        """`offset`: of the sample that will be read first. `before`: the lane as it was opened before."""
         self._number, self._open_lane, self._states, self._seed = number, open_lane, states, seed
-        self._opened = open_lane(number)
+        self._iterator: Iterator[Any] = iter(())
+        self._opened = self._open_again(before._iterator if before is not None else None)
         self.taken = 0
         if offset and hasattr(self._opened, "load_state_dict") and (found := states.latest(number, offset)):
             self.taken, state = found
             self._opened.load_state_dict(state)
-        self._began_at = self.taken
-        self._iterator: Iterator[Any] = iter(self._opened)
+        self._iterator = iter(self._opened)
+
+    def _open_again(self, used: object) -> Iterable[Any]:
+        """Open the lane, with the same random numbers each time. `used`: the iterator that was read before."""
+        seed_all(mix(self._seed, 1, self._number, 0))
+        opened = self._open_lane(self._number)
+        if opened is used:
+            raise OnecurveError(
+                f"stream: lane {self._number} is an iterator that was read already; open_lane must return one that "
+                "begins anew each time"
+            )
+        return opened
 
     def take(self, offset: int) -> Any:
         """Return the sample at this offset, which is not before those that were taken."""
         if offset > self.taken:
             self._skip(offset)
+        self._seed_all()
         value = self._next()
         if hasattr(self._opened, "state_dict"):
             self._states.offer(self._number, self.taken, self._opened.state_dict)
@@ -112,7 +131,6 @@ class _Lane:
                     file=sys.stderr,
                     flush=True,
                 )
-        self._seed_all()
 
     def _seed_all(self) -> None:
         """Seed the random generators as a reader does that needs the next sample."""
@@ -122,8 +140,9 @@ class _Lane:
         try:
             value = next(self._iterator)
         except StopIteration:
-            self._opened = self._open_lane(self._number)
+            self._opened = self._open_again(self._iterator)
             self._iterator = iter(self._opened)
+            self._seed_all()
             try:
                 value = next(self._iterator)
             except StopIteration:

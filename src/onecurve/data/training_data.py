@@ -1,6 +1,7 @@
 """The job's training dataset together with its sample order and the number of steps."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +88,11 @@ def open_dataset(build: object, name: str) -> Dataset:
         raise
     except Exception as error:
         raise UserCodeError(f"Job: {name}() raised {type(error).__name__}: {error}") from error
+    if isinstance(dataset, Iterator):
+        raise OnecurveError(
+            f"Job: {name}() returned an iterator, which can be read only once; return an object whose __iter__ begins "
+            "anew each time, or use oc.data.stream(lambda lane: my_generator(), lanes=1)"
+        )
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")):
         return StreamSource(lambda _: dataset, lanes=1, note=_ONE_LANE)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):

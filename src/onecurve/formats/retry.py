@@ -14,7 +14,11 @@ _FIRST_SECONDS, _LONGEST_SECONDS = 0.1, 5.0
 _TELL_SECONDS = 3.0
 """A store that has been silent for so long is mentioned."""
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-_OF_STORES = {"aiohttp", "aiobotocore", "azure", "botocore", "google", "http", "requests", "urllib3"}
+_BUSY = (408, 425, 429)
+"""Answers of HTTP to a request that may be made again later."""
+_OF_STORES = {
+    "adlfs", "aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "http", "requests", "s3fs", "urllib3",
+}  # fmt: skip
 
 
 def retried(call: Callable[[], Result], what: str, is_over: Callable[[], bool] = lambda: False) -> Result:
@@ -43,6 +47,9 @@ def retried(call: Callable[[], Result], what: str, is_over: Callable[[], bool] =
 def may_pass(error: BaseException) -> bool:
     """True for errors of a connection, or of a store that is busy; False for those that stay, such as a file that does
     not exist."""
+    status = getattr(error, "status", getattr(error, "code", None))
+    if isinstance(status, int) and 400 <= status < 500 and status not in _BUSY:
+        return False
     if isinstance(error, _FINAL) or "Credential" in type(error).__name__:
         return False
     if isinstance(error, OSError | EOFError | TimeoutError):

@@ -91,7 +91,7 @@ def decode_sample(content: bytes) -> Any:
     """Return the sample. Raises a BadFileError if it is damaged."""
     try:
         return _decoder.decode(content)
-    except (msgspec.DecodeError, ValueError, TypeError, KeyError, struct.error, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, TypeError, KeyError, struct.error, RuntimeError, SyntaxError) as error:
         raise BadFileError(f"it is damaged ({error})") from None
 
 

@@ -37,9 +37,10 @@ class Storage:
         local = location.removeprefix(_FILE_SCHEME)
         self._folder: Path | None = None if "://" in local else Path(local)
         self.location = location
-        self._process = -1
-        if self._folder is None:
-            self._connect()
+        self._process = -1  # connections have threads: they are made when they are needed, after forks
+        scheme = location.partition("://")[0]
+        if self._folder is None and scheme not in fsspec.available_protocols():
+            raise OnecurveError(f"{location}: fsspec knows no protocol {scheme!r}")
 
     def _connect(self) -> tuple[Any, str]:
         """The file system of fsspec, and the folder in it. A process that was forked needs one of its own."""
@@ -108,6 +109,9 @@ class Storage:
         def ask() -> bytes:
             data: bytes = system.cat_file(f"{root}/{path}", start=begin, end=end)
             if len(data) != end - begin:
+                system.invalidate_cache()
+                if (size := system.size(f"{root}/{path}")) < end:
+                    raise OnecurveError(f"{self.location}/{path}: it has {size:,} bytes, and had {end:,} before")
                 raise EOFError(f"{len(data):,} bytes instead of {end - begin:,}")
             return data
 

@@ -29,9 +29,14 @@ def open_cache(job: Job, data: TrainingData, evaluation: Mapping[str, Reader], w
     if world.local_rank == 0:
         every = job.evaluate.every * job.global_batch if job.evaluate is not None else 0
         needs = NeededFiles(data.order, training, evaluated, every)
-        device = os.environ.get("GLOO_SOCKET_IFNAME", "")
-        cache.start(needs, needs.window_bytes, address_of(device) if device else own_address())
+        cache.start(needs, needs.window_bytes, _address() if job.cache.peers else "")
     return cache
+
+
+def _address() -> str:
+    """At which other hosts reach this one: that of the network device for collectives, if one is named."""
+    device = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]
+    return address_of(device) if device else own_address()
 
 
 def meet_hosts(cache: HostCache | None, world: World) -> None:

@@ -170,14 +170,15 @@ class Training:
                 log.write(EventRecord("stopped", f"after step {progress.steps} of {run.steps}{why}"))
             run.finish()
             log.write_events()
+            if run.components.cache is not None and run.world.local_rank == 0:
+                log.write(EventRecord("cache", use_text(run.components.cache.use)))
+            run.save(self._out / WEIGHTS)
+            best = _save_best(run, self._out / BEST_WEIGHTS, log)
             if progress.steps == run.steps or run.out_of_patience:
                 progress.test = run.test()
             if progress.test is not None:
                 log.write(progress.test)
-            if run.components.cache is not None and run.world.local_rank == 0:
-                log.write(EventRecord("cache", use_text(run.components.cache.use)))
-            run.save(self._out / WEIGHTS)
-            return progress, _save_best(run, self._out / BEST_WEIGHTS, log)
+            return progress, best
         finally:
             log.close()
 

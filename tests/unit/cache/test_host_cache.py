@@ -3,6 +3,7 @@
 import multiprocessing
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 import xxhash
 
+from onecurve.cache.cache_counts import CacheCounts
 from onecurve.cache.cache_folder import CacheFolder
+from onecurve.cache.fetcher import Fetcher
 from onecurve.cache.host_cache import HostCache
 from onecurve.cache.remote_file import RemoteFile
 from onecurve.describe.errors import OnecurveError
 from onecurve.formats.file_format import BadFileError
+from onecurve.formats.storage import Storage
 
 SIZE = 100_000
 
@@ -27,7 +31,8 @@ class Files:
     def __init__(self, folder: Path, count: int) -> None:
         folder.mkdir(exist_ok=True)
         self.contents = [random.Random(number).randbytes(SIZE) for number in range(count)]
-        self.count, self._location = count, f"local://{folder}"
+        self.count = self.ordered = count
+        self._location = f"local://{folder}"
         for number, content in enumerate(self.contents):
             (folder / f"{number}.bin").write_bytes(content)
 
@@ -76,8 +81,10 @@ def test_files_are_fetched_in_the_order_of_their_use(tmp_path: Path, store: File
     assert cache.use.store_bytes == 6 * SIZE
     with cache.files.opened(store.file(9)) as file:
         assert file.read() == store.contents[9]
-    wait(lambda: cached(tmp_path / "cache", store) == [0, 1, 2, 9])  # the reader is ahead of the training
-    assert (cache.use.hits, cache.use.waits) == (2, 1)
+    wait(lambda: cached(tmp_path / "cache", store) == [2, 3, 4, 9])  # 5 has made room for it
+    with cache.files.opened(store.file(5)) as file:
+        assert file.read() == store.contents[5]
+    assert (cache.use.hits, cache.use.waits) == (2, 2)
 
 
 def test_a_later_run_finds_the_files_and_the_folder_is_its_own(tmp_path: Path, store: Files) -> None:
@@ -197,7 +204,7 @@ def test_hosts_read_each_file_from_the_store_once(hosts: list[Any]) -> None:
     used = [pipe.recv() for pipe in hosts]
     assert sum(store for store, _ in used) == 10 * SIZE
     assert sum(peer for _, peer in used) == 20 * SIZE
-    assert all(store > 0 for store, _ in used), "the files have different first hosts"
+    assert sum(store > 0 for store, _ in used) >= 2, "the files have different first hosts"
 
 
 def test_a_host_that_is_gone_is_passed_over(hosts: list[Any]) -> None:
@@ -208,3 +215,50 @@ def test_a_host_that_is_gone_is_passed_over(hosts: list[Any]) -> None:
     used = [hosts[rank].recv() for rank in (0, 2)]
     assert sum(store + peer for store, peer in used) == 20 * SIZE
     assert 10 * SIZE <= sum(store for store, _ in used) < 20 * SIZE
+
+
+def fetcher(path: Path, store: Files, files: int) -> Fetcher:
+    return Fetcher(CacheFolder(path), files * SIZE, store, lambda: 0, CacheCounts())
+
+
+def test_a_wish_waits_while_all_room_is_being_filled(
+    tmp_path: Path, store: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(Storage, "between", lambda *_: go_on.wait(20) and None)
+    filler = fetcher(tmp_path / "cache", store, files=2)
+    filler.step()
+    filler.folder.wish(store.file(7))
+    filler.step()
+    assert filler.folder.failure(store.file(7)) == ""
+    assert [file.path for file in filler.folder.wishes()] == ["7.bin"]
+    go_on.set()
+
+
+def test_an_unexpected_error_of_a_store_is_said_and_not_waited_for(
+    tmp_path: Path, store: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise ValueError("never seen before")
+
+    monkeypatch.setattr(Storage, "between", fail)
+    filler = fetcher(tmp_path / "cache", store, files=2)
+    filler.step()
+    wait(lambda: (filler.step(), filler.folder.failure(store.file(0)))[1] != "")
+    assert filler.there(store.file(0)) == -1, "other hosts do not wait for it"
+    assert not filler.folder.part(store.file(0).key).exists()
+
+
+def test_readers_that_look_for_a_fetcher_do_not_keep_one_from_starting(tmp_path: Path) -> None:
+    folder, is_over = CacheFolder(tmp_path / "cache"), threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            _ = CacheFolder(tmp_path / "cache").has_fetcher
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(200):
+        folder.own().close()
+    is_over.set()

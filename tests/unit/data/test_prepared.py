@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,10 @@ def test_values_that_cannot_be_stored_are_named() -> None:
         encode_sample([object()])
 
 
+HELPERS = """
+def clean(text): return text.strip()
+"""
+
 MAIN = """
 import script
 from onecurve.data.function_identity import function_identity
@@ -168,19 +174,52 @@ print(function_identity(script.function).hash)
 """
 
 
-def module(folder: Path, text: str) -> str:
-    """The hash of `function` in a script with this text, in a process of its own."""
-    folder.mkdir(exist_ok=True)
-    (folder / "script.py").write_text(text)
+def in_new_process(folder: Path) -> str:
+    """The hash of `function` in the script of this folder."""
     (folder / "main.py").write_text(MAIN)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), "PYTHONHASHSEED": "random"}
     command = [sys.executable, str(folder / "main.py")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return ended.stdout
+    return ended.stdout.strip()
+
+
+def module(folder: Path, text: str, helpers: str = HELPERS) -> str:
+    """The hash of `function` in a script with this text, as if it had been imported."""
+    folder.mkdir(exist_ok=True)
+    for name, content in (("helpers", helpers), ("script", text)):
+        (folder / f"{name}.py").write_text(content)
+        made = types.ModuleType(name)
+        made.__file__ = str(folder / f"{name}.py")
+        sys.modules[name] = made
+        exec(compile(content, made.__file__, "exec"), vars(made))
+    try:
+        return function_identity(vars(made)["function"]).hash
+    finally:
+        del sys.modules["helpers"], sys.modules["script"]
 
 
 SCRIPT = """
 import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+import torch
+import helpers
+PATTERN = re.compile("a+")
+NAMED = partial(str, Path("first"))
+@dataclass(slots=True)
+class Settings:
+    size: int = 7
+SETTINGS = Settings(5)
+class Table:
+    entries = {"x": 10}
+@torch.no_grad()
+def decorated(x): return x * 11
+@lru_cache
+def remembered(x): return x * 12
+class Odd:
+    def __reduce_ex__(self, _): raise TypeError
 WORDS = {"a", "b", "c", "d"}
 SIZE = 3
 class Tokenizer:
@@ -190,6 +229,7 @@ TOKENIZER = Tokenizer()
 def helper(x): return x + SIZE
 def function(x, scale=2):
     inner = lambda y: helper(y) * scale
+    used = PATTERN, NAMED, SETTINGS, Table.entries, decorated(1), remembered(1), helpers.clean("x")
     return inner(len(TOKENIZER.encode(json.dumps(x)))), x in WORDS
 """
 
@@ -197,6 +237,7 @@ def function(x, scale=2):
 def test_the_hash_of_a_function_changes_with_all_that_it_uses(tmp_path: Path) -> None:
     first = module(tmp_path / "a", SCRIPT)
     assert module(tmp_path / "a", SCRIPT) == first
+    assert in_new_process(tmp_path / "a") == in_new_process(tmp_path / "a") == first
     assert module(tmp_path / "b", "# moved\n\n" + SCRIPT) == first, "lines and folders do not count"
     for old, new in [
         ("SIZE = 3", "SIZE = 4"),
@@ -206,8 +247,28 @@ def test_the_hash_of_a_function_changes_with_all_that_it_uses(tmp_path: Path) ->
         ("kind = 1", "kind = 2"),
         ('"d"}', '"e"}'),
         ("* scale", "+ scale"),
+        ('"a+"', '"b+"'),
+        ('"first"', '"second"'),
+        ("Settings(5)", "Settings(6)"),
+        ('"x": 10', '"x": 20'),
+        ("x * 11", "x * 21"),
+        ("x * 12", "x * 22"),
     ]:
         assert module(tmp_path / "a", SCRIPT.replace(old, new)) != first, new
+
+    assert module(tmp_path / "a", SCRIPT, HELPERS.replace("strip", "lower")) != first
+
+
+def test_objects_that_cannot_be_looked_into_are_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    lock = threading.Lock()
+
+    def function(number: int) -> int:
+        with lock:
+            return number
+
+    assert function_identity(function).unseen == ("_thread.lock",)
+    oc.data.prepared(numbers(tmp_path / "data").map(function), to=str(tmp_path / "prepared"))
+    assert "if _thread.lock changes, that is not noticed" in capfd.readouterr().err
 
 
 def test_values_in_a_closure_count() -> None:

@@ -195,3 +195,26 @@ def test_streams_are_not_packed_mixed_or_prepared(tmp_path: Path) -> None:
         oc.data.prepared(source, to=str(tmp_path / "x"))
     with pytest.raises(OnecurveError, match="a is a stream, which cannot be mixed"):
         oc.data.mix({"a": 1.0}, {"a": source})
+
+
+def shuffled(lane: int) -> list[int]:
+    """Draws when it is called."""
+    return [100 * lane + number for number in random.sample(range(100), 50)]
+
+
+def test_a_lane_has_the_same_samples_however_it_is_come_to() -> None:
+    straight = oc.data.stream(shuffled, 2)
+    expected = [straight.read(1, n) for n in range(70)]
+    for begin in (5, 60):
+        random.seed(begin)
+        assert oc.data.stream(shuffled, 2).read(1, begin) == expected[begin]
+
+
+def test_what_can_be_read_only_once_is_refused() -> None:
+    once = iter(range(100))
+    source = oc.data.stream(lambda _: once, lanes=1)
+    assert source.read(0, 3) == 3
+    with pytest.raises(OnecurveError, match="an iterator that was read already"):
+        source.read(0, 1)
+    with pytest.raises(OnecurveError, match="an iterator, which can be read only once"):
+        open_data(stream_job(data=lambda: iter(Numbers())))
