@@ -24,14 +24,21 @@ class Slow(nn.Linear):
 
 
 def job(
-    where: str, index: str, cache: str = "", size: str = "1G", steps: int = 40, peers: int = 0, seconds: float = 0.0
+    where: str,
+    index: str = "",
+    cache: str = "",
+    size: str = "1G",
+    steps: int = 40,
+    peers: int = 0,
+    seconds: float = 0.0,
 ) -> oc.Job:
-    """`where`: the folder or URL of the data. `cache`: a folder; empty for none. `seconds`: of a forward."""
+    """`where`: the folder or URL of the data. `index`: empty for the one beside it.
+    `cache`: a folder; empty for none. `seconds`: of a forward."""
     Slow.seconds = seconds
     return oc.Job(
         model=lambda: Slow(2, 1),
         loss=oc.loss.mse,
-        data=lambda: oc.data.jsonl(where, index=index, window=4).map(sample),
+        data=lambda: oc.data.jsonl(where, index=index or None, window=4).map(sample),
         optimizer=oc.SGD(lr=0.1),
         global_batch=32,
         steps=steps,

@@ -50,7 +50,7 @@ def ledger(data: TrainingData, plan: Plan, workers: int) -> list[list[float]]:
 
 @pytest.mark.parametrize(
     "kind",
-    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in [*SOURCES, "prepared"]), "mix", "filtered", "packed"],
+    [*(pytest.param(kind, marks=pytest.mark.slow) for kind in [*SOURCES, "prepared", "filtered"]), "mix", "packed"],
 )
 def test_check_passes_on_files(kind: str, folder: Path) -> None:
     arguments = [f"kind={kind}", f"folder={folder}"]

@@ -28,16 +28,17 @@ def test_a_store_that_fails_and_stops_changes_nothing(tmp_path: Path) -> None:
     job = [str(JOBS / "remote.py"), "steps=38"]
     with object_store(tmp_path) as store:
         write(tmp_path / "local", store)
-        for words in (["local"], ["s3://bucket/train/", "--out", "remote.index"]):
-            indexed = onecurve("index", *words, cwd=tmp_path, **store.environment)
+        for where in ("local", "s3://bucket/train/"):
+            indexed = onecurve("index", where, cwd=tmp_path, **store.environment)
             assert indexed.returncode == 0, indexed.stderr
-        local = ["where=local", "index=local/_onecurve.index", "--out", "expected"]
+        assert "s3://bucket/train/_onecurve.index: 1,200 samples of JSON lines in 12 files" in indexed.stdout
+        local = ["where=local", "--out", "expected"]
         expected = onecurve("run", *job, *local, "--no-check", cwd=tmp_path)
         assert expected.returncode == 0, expected.stderr
         store.faults.refused = store.faults.cut = 0.05
         store.read.clear()
         threading.Thread(target=stop_for_a_while, args=(store, 3.0), daemon=True).start()
-        remote = ["where=s3://bucket/train/", "index=remote.index", "cache=cache", "size=1.2M", "seconds=0.05"]
+        remote = ["where=s3://bucket/train/", "cache=cache", "size=1.2M", "seconds=0.05"]
         words = [*remote, "--ranks", "2", "--no-check", "--out", "remote"]
         cached = onecurve("run", *job, *words, cwd=tmp_path, **store.environment)
         assert cached.returncode == 0, cached.stderr

@@ -59,6 +59,7 @@ def test_each_step_counts_once_when_workers_are_killed() -> None:
     assert found["worst_wait_ms"] < 1000
 
 
+@pytest.mark.slow  # test_one_worker_computes_what_one_device_does continues a run too
 def test_a_run_that_is_stopped_continues(tmp_path: Path) -> None:
     words = ("run", JOB, *ASYNC, "workers=2", "steps=4000", "every=100000", "--plan", "mb16", "--out", "out")
     with started(*words, cwd=tmp_path) as process:

@@ -24,6 +24,8 @@ _BLOCK_BYTES = 1 << 23
 _AT_ONCE = 4
 """Files that are fetched ahead at the same time. Those that a reader or another host waits for come in addition."""
 _POLL_SECONDS = 0.02
+_MEETING_SECONDS = 10.0
+"""Hosts learn who the others are one after the other: for so long, one that turns this one away is asked again."""
 _PEER_SECONDS = 60.0
 """A host that has had nothing new of a file for so long is asked no more."""
 _SOON = 1024
@@ -41,7 +43,8 @@ class Fetcher:
     ) -> None:
         """`limit`: bytes. `position`: of the sample that the training has reached."""
         self.folder, self._needs, self._position, self._counts = folder, needs, position, counts
-        self.peers: Peers | None = None
+        self._peers: Peers | None = None
+        self._met_at = 0.0
         self._owned: IO[bytes] = folder.own()
         self._room = Room(limit, folder.sizes())
         self._numbers: dict[str, int] = {}
@@ -70,6 +73,10 @@ class Fetcher:
         while not until():
             self.step()
             time.sleep(_POLL_SECONDS)
+
+    def meet(self, peers: Peers) -> None:
+        """Ask these hosts for files from now on."""
+        self._peers, self._met_at = peers, time.monotonic()
 
     def disown(self) -> None:
         """Leave the cache to the process that was forked from this one."""
@@ -223,7 +230,7 @@ class Fetcher:
     def _write(self, file: RemoteFile, from_peers: bool) -> bool:
         """Write the content of a file; False if it is not what its index says."""
         done, hashed = 0, xxhash.xxh3_64()
-        peers = self.peers if from_peers else None
+        peers = self._peers if from_peers else None
         part = self.folder.part(file.key)
         with part.open("wb") as target:
 
@@ -248,21 +255,30 @@ class Fetcher:
         self, peers: Peers, host: int, file: RemoteFile, done: Callable[[], int], add: Callable[[bytes], None]
     ) -> None:
         """Read the rest of a file from another host, or as much of it as it gives."""
+        while done() < file.size:
+            try:
+                with PeerConnection(peers.addresses[host], peers.key) as peer:
+                    self._read_from(peer, file, done, add)
+                return
+            except OSError:  # the host above it, or the store, has the file too
+                if time.monotonic() - self._met_at > _MEETING_SECONDS:
+                    return
+                time.sleep(_POLL_SECONDS)
+
+    def _read_from(
+        self, peer: PeerConnection, file: RemoteFile, done: Callable[[], int], add: Callable[[bytes], None]
+    ) -> None:
         progressed = time.monotonic()
-        try:
-            with PeerConnection(peers.addresses[host], peers.key) as peer:
-                while done() < file.size:
-                    data = peer.read(file, done(), _BLOCK_BYTES)
-                    if data is None or time.monotonic() - progressed > _PEER_SECONDS:
-                        return
-                    if not data:
-                        time.sleep(_POLL_SECONDS)
-                        continue
-                    progressed = time.monotonic()
-                    self._counts.add(peer_bytes=len(data))
-                    add(data)
-        except OSError:  # the host above it, or the store, has the file too
-            return
+        while done() < file.size:
+            data = peer.read(file, done(), _BLOCK_BYTES)
+            if data is None or time.monotonic() - progressed > _PEER_SECONDS:
+                return
+            if not data:
+                time.sleep(_POLL_SECONDS)
+                continue
+            progressed = time.monotonic()
+            self._counts.add(peer_bytes=len(data))
+            add(data)
 
     def _from_store(self, file: RemoteFile, begin: int, end: int) -> bytes:
         storage = self._storages.setdefault(file.location, Storage(file.location))

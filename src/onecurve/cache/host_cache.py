@@ -100,8 +100,9 @@ def _fill(fetcher: Fetcher, listener: socket.socket | None, control: Connection,
         server = PeerServer(listener, fetcher.folder, fetcher.there)
         server.serve_in_thread()
         while True:
-            fetcher.peers = control.recv()  # of the first generation, before anything is fetched
-            server.job_key = fetcher.peers.key
+            peers = control.recv()  # of the first generation, before anything is fetched
+            server.job_key = peers.key
+            fetcher.meet(peers)
             fetcher.run(until=control.poll)
     fetcher.run()
 

@@ -17,7 +17,7 @@ from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
 from onecurve.formats.file_format import SKIPPED, BadFileError, FileFormat, SampleReader
 from onecurve.formats.index_file import IndexFile
-from onecurve.formats.indexing import DataLocation, default_index_path
+from onecurve.formats.indexing import DataLocation, index_path
 from onecurve.formats.storage import DataFile, Storage
 
 _SAFETY = 2
@@ -55,8 +55,8 @@ class IndexedSource(Source):
         """`format`: its name. `index`: the file of the index; None for the one in the folder of the data."""
         self._where = DataLocation.at(location)
         self._storage = Storage(self._where.folder)
-        path = Path(index) if index is not None else default_index_path(self._where)
-        if not path.exists():
+        path = Path(index) if index is not None else index_path(self._where)
+        if path is None or not path.exists():
             raise OnecurveError(
                 f"{location}: it has no index yet; make it once, with `onecurve index {shlex.quote(location)}`"
             )

@@ -12,7 +12,7 @@ from onecurve.data.pieces import Pieces
 from onecurve.data.source import Source
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.files import replace_file
-from onecurve.formats.indexing import DataLocation, build_index, default_index_path
+from onecurve.formats.indexing import DataLocation, build_index, index_path
 from onecurve.formats.sample_file import SampleFormat, file_parts
 
 _MADE_OF = "_made_of.json"
@@ -38,13 +38,13 @@ class PreparedSource(FileSource):
 
 def _prepare(source: Source, identity: Sequence[Identity], folder: Path) -> None:
     """Write the pieces that are not there yet, and then their index."""
-    made_of, index = folder / _MADE_OF, default_index_path(DataLocation(str(folder)))
-    if index.exists():
+    made_of, location = folder / _MADE_OF, DataLocation(str(folder))
+    if index_path(location) is not None:
         _refuse_other(made_of, identity)
         return
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / _LOCK, "the prepared samples"):
-        if index.exists():  # whoever had the lock has written it
+        if index_path(location) is not None:  # whoever had the lock has written it
             _refuse_other(made_of, identity)
             return
         if made_of.exists():
@@ -58,7 +58,7 @@ def _prepare(source: Source, identity: Sequence[Identity], folder: Path) -> None
         missing = [piece for piece in range(len(source.piece_sizes)) if not _piece_path(folder, piece).exists()]
         for _ in work_on_pieces(source, _Writer(folder), missing, f"preparing samples in {folder}"):
             pass
-        build_index(DataLocation(str(folder)))
+        build_index(location)
 
 
 class _Writer:

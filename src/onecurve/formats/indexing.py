@@ -1,5 +1,6 @@
 """Makes the index of data in files: in parallel, continued where it was broken off, and only for files that are new."""
 
+import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +13,7 @@ import numpy as np
 import xxhash
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.files import cache_folder
 from onecurve.formats.file_format import BadFileError, FilePart
 from onecurve.formats.index_file import DamagedIndexError, DataPiece, IndexFile, write_index
 from onecurve.formats.index_journal import IndexJournal, ScannedFile
@@ -89,11 +91,14 @@ def build_index(
     if not files:
         raise OnecurveError(f"{dataset.folder}: there is no file {dataset.pattern!r} in it")
     storage = Storage(dataset.folder)
-    path = out or default_index_path(dataset)
+    is_published = out is None and not storage.is_local
+    path = out or (_copy_path(dataset) if is_published else storage.local_path(_index_name(dataset)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = index_path(dataset) if is_published else path
     name = _format_of(storage, files)
     journal = IndexJournal(path.with_name(f"{path.name}.journal"), name)
     try:
-        for scanned in _from_index(path, name):
+        for scanned in _from_index(known or path, name):
             if not journal.has(scanned.path):  # which is newer
                 journal.add(scanned)
         missing = [file for file in files if not journal.knows(file)]
@@ -110,19 +115,45 @@ def build_index(
         journal.close()
     journal.remove()
     samples = int(IndexFile(path).samples.sum())
-    return Indexed(path=str(path), format=name, files=len(files), samples=samples, bytes=total, scanned=len(missing))
+    if is_published:
+        storage.upload(path, _index_name(dataset))
+    where = f"{dataset.folder.rstrip('/')}/{_index_name(dataset)}" if is_published else str(path)
+    return Indexed(path=where, format=name, files=len(files), samples=samples, bytes=total, scanned=len(missing))
 
 
-def default_index_path(dataset: DataLocation) -> Path:
-    """Where the index of local data is: in its folder. Each glob has one of its own."""
+def index_path(dataset: DataLocation) -> Path | None:
+    """The index that is stored in the folder of the data, or a copy on this host of the one beside remote data; None if
+    there is none."""
     storage = Storage(dataset.folder)
-    if not storage.is_local:
-        raise OnecurveError(
-            f"{dataset.folder}: the index of data that is not on this host is a file of its own; name it with "
-            "`onecurve index … --out FILE`, and with index=FILE in the source"
-        )
+    if storage.is_local:
+        path = storage.local_path(_index_name(dataset))
+        return path if path.exists() else None
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        # Connections have threads, and this process may be one from which loaders are forked.
+        return pool.submit(_copied_index, dataset).result()
+
+
+def _copied_index(dataset: DataLocation) -> Path | None:
+    storage = Storage(dataset.folder)
+    stored = storage.stored(_index_name(dataset))
+    if stored is None:
+        return None
+    path = _copy_path(dataset).with_suffix(f".{stored.stamp:x}.index")
+    if not path.exists():
+        storage.download(stored, path)
+    return path
+
+
+def _index_name(dataset: DataLocation) -> str:
+    """Each glob has an index of its own."""
     of_glob = "" if dataset.pattern == ALL_FILES else f"-{xxhash.xxh3_64_hexdigest(dataset.pattern.encode())[:8]}"
-    return storage.local_path(f"_onecurve{of_glob}.index")
+    return f"_onecurve{of_glob}.index"
+
+
+def _copy_path(dataset: DataLocation) -> Path:
+    """Where the index of remote data is on this host, while it is made."""
+    url = f"{dataset.folder.rstrip('/')}/{_index_name(dataset)}"
+    return cache_folder() / "indices" / f"{xxhash.xxh3_64_hexdigest(url.encode())}.index"
 
 
 def _format_of(storage: Storage, files: Sequence[DataFile]) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from onecurve.formats.retry import may_pass, retried
 
 _FILE_SCHEME = "file://"
 _BUFFER_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,40 @@ class Storage:
         """The bytes of a remote file."""
         system, root = self._connect()
         return int(retried(lambda: system.size(f"{root}/{path}"), f"{self.location}/{path}"))
+
+    def stored(self, path: str) -> DataFile | None:
+        """What is known about a remote file; None if there is none."""
+        system, root = self._connect()
+
+        def ask() -> DataFile | None:
+            system.invalidate_cache()
+            try:
+                about = system.info(f"{root}/{path}")
+            except FileNotFoundError:
+                return None
+            return DataFile(path, int(about["size"]), _stamp_of(about))
+
+        with self._translated_errors(path):
+            return retried(ask, f"{self.location}/{path}")
+
+    def download(self, file: DataFile, target: Path) -> None:
+        """Copy a remote file, completely or not at all. Several processes may do so at the same time."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, staging = tempfile.mkstemp(dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                for begin in range(0, file.size, _BLOCK_BYTES):
+                    opened.write(self.between(file.path, begin, min(begin + _BLOCK_BYTES, file.size)))
+            Path(staging).replace(target)
+        except BaseException:
+            Path(staging).unlink(missing_ok=True)
+            raise
+
+    def upload(self, source: Path, path: str) -> None:
+        """Write a remote file."""
+        system, root = self._connect()
+        with self._translated_errors(path):
+            retried(lambda: system.put_file(str(source), f"{root}/{path}"), f"{self.location}/{path}")
 
     def between(self, path: str, begin: int, end: int, is_over: Callable[[], bool] = lambda: False) -> bytes:
         """Return these bytes of a remote file. `is_over`: asked if the store does not answer, ends the waiting."""
