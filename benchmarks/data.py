@@ -4,8 +4,8 @@
 
 - `over_bare`: samples per second of a source, in the shuffled order of a job, over those of the bare reader, which goes
   through the same files from begin to end: the median over rounds that alternate, in one process. Bare readers: json
-  and pyarrow line by line and row group by row group, tarfile, the framing of TFRecord by struct with the same decoder,
-  numpy's memmap, open().read().
+  and pyarrow line by line and row group by row group, tarfile, the package tfrecord (if it is not installed: the framing
+  by struct, with the same decoder), numpy's memmap, open().read().
 - `memory_growth`: resident memory of a process that reads 1,000 samples with an index of 10^9 samples over one with
   10^4. `resume_seconds`: what it takes to open the source and read the sample at position 10^9.
 - `peers`: our samples per second over those of other libraries, as far as they are installed: data_peers.py.
@@ -25,6 +25,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,10 @@ def _write_tfrecord(folder: Path) -> None:
 
 def _bare_tfrecord(folder: Path) -> int:
     count = 0
+    if find_spec("tfrecord") is not None:
+        from tfrecord.reader import tfrecord_loader
+
+        return sum(1 for path in sorted(folder.glob("*.tfrecord")) for _ in tfrecord_loader(str(path), None))
     for path in sorted(folder.glob("*.tfrecord")):
         file = io.BytesIO(path.read_bytes())
         while head := file.read(12):

@@ -64,16 +64,26 @@ def _floats(content: memoryview) -> Any:
 
 
 def _integers(content: memoryview) -> Any:
-    values: list[int] = []
-    for _, kind, value in _fields(content):
-        if kind == _VARINT:
-            values.append(value)
-        elif isinstance(value, memoryview):
-            at = 0
-            while at < len(value):
-                found, at = _varint(value, at)
-                values.append(found)
-    return np.array(values, np.uint64).astype(np.int64)
+    parts = [
+        _varints(value) if isinstance(value, memoryview) else np.array([value], np.uint64).view(np.int64)
+        for _, _, value in _fields(content)
+    ]
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _varints(packed: memoryview) -> Any:
+    """Numbers of seven bits per byte, the lowest first; the last byte of each is below 128."""
+    raw = np.frombuffer(packed, np.uint8)
+    ends = np.flatnonzero(raw < 0x80)
+    if len(ends) == len(raw):
+        return raw.astype(np.int64)
+    begins = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else ends
+    lengths = ends - begins + 1
+    if not len(ends) or ends[-1] != len(raw) - 1 or lengths.max() > _MAX_VARINT_BYTES:
+        raise BadFileError("a tf.train.Example has a number that does not end")
+    places = np.arange(len(raw)) - np.repeat(begins, lengths)
+    shifted = (raw & 0x7F).astype(np.uint64) << (7 * places).astype(np.uint64)
+    return np.bitwise_or.reduceat(shifted, begins).view(np.int64)
 
 
 def _fields(message: memoryview) -> Iterator[Field]:

@@ -13,6 +13,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import onecurve as oc
@@ -23,6 +25,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.formats.file_format import BadFileError
 from onecurve.formats.index_file import DamagedIndexError
 from onecurve.formats.indexing import DataLocation, build_index
+from onecurve.formats.tf_example import decode_example
 from sample_files import SIZES, WRITERS, example, record, tar_of
 
 SOURCES: dict[str, Callable[[str], Source]] = {
@@ -337,3 +340,10 @@ def test_members_of_tar_files_have_any_name_and_size(name: str, size: int, tmp_p
     assert len(source) == 2
     assert source[0] == {"__key__": name, **contents}
     assert source[1] == {"__key__": "other", "txt": b"x"}
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=30), st.lists(st.integers(0, 300), max_size=30))
+def test_integers_of_examples_have_any_size(large: list[int], small: list[int]) -> None:
+    decoded = decode_example(example({"large": large, "small": small}))
+    assert decoded["large"].tolist() == large
+    assert decoded["small"].tolist() == small
