@@ -4,8 +4,8 @@
 
 - `over_bare`: samples per second of a source, in the shuffled order of a job, over those of the bare reader, which goes
   through the same files from begin to end: the median over rounds that alternate, in one process. Bare readers: json
-  and pyarrow line by line and row group by row group, tarfile, the package tfrecord (if it is not installed: the framing
-  by struct, with the same decoder), numpy's memmap, open().read().
+  and pyarrow line by line and row group by row group, tarfile, the package tfrecord (if it is not installed: the
+  framing by struct, with the same decoder), numpy's memmap, open().read().
 - `memory_growth`: resident memory of a process that reads 1,000 samples with an index of 10^9 samples over one with
   10^4. `resume_seconds`: what it takes to open the source and read the sample at position 10^9.
 - `peers`: our samples per second over those of other libraries, as far as they are installed: data_peers.py.
