@@ -36,7 +36,7 @@ def test_a_run_computes_the_same_after_more_faults(scenario: str) -> None:
 
 def test_lost_rows_end_the_run_which_then_continues_from_its_checkpoint(tmp_path: Path) -> None:
     """Both servers are killed at once."""
-    words = [sys.executable, "-m", "onecurve", "run", str(JOB), "params=local://2", "steps=600", "every=20"]
+    words = [sys.executable, "-m", "onecurve", "run", str(JOB), "params=local://2", "steps=160", "every=20"]
     words += ["--plan", "replicate2 mb32 fp64", "--no-check", "--out", "out"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -46,7 +46,7 @@ def test_lost_rows_end_the_run_which_then_continues_from_its_checkpoint(tmp_path
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "are lost: all servers that had them are gone; start the run again: it continues from" in errors
-    again = onecurve("run", str(JOB), "params=local://3", "steps=600", "every=20", *words[-5:], cwd=tmp_path)
+    again = onecurve("run", str(JOB), "params=local://3", "steps=160", "every=20", *words[-5:], cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "resumed  from step" in again.stdout
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from ctypes import c_int64
 from multiprocessing.connection import Connection
 from multiprocessing.sharedctypes import RawValue
@@ -61,7 +62,7 @@ class HostCache:
         if listener is not None:
             listener.close()
         assert process.pid is not None
-        end = weakref.finalize(self, _end, process.pid)
+        end = weakref.finalize(self, _end, os.getpid(), process.pid)
         end.atexit = False
         atexit.register(end)
 
@@ -107,9 +108,9 @@ def _fill(fetcher: Fetcher, listener: socket.socket | None, control: Connection,
     fetcher.run()
 
 
-def _end(pid: int) -> None:
-    """A file that is being fetched is lost, and nothing else."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+def _end(rank_pid: int, pid: int) -> None:
+    """End the process that fetches: a file that is being fetched is lost, and nothing else. Only the rank that has
+    started it does so, not a process that was forked from that."""
+    if os.getpid() == rank_pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

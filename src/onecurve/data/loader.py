@@ -171,7 +171,7 @@ class MicroBatches:
             others = multiprocessing.active_children()
             iterator = self._loader.fork()
             processes = [new for new in multiprocessing.active_children() if new not in others]
-            end = weakref.finalize(iterator, _end_workers, processes)
+            end = weakref.finalize(iterator, _end_workers, os.getpid(), processes)
             end.atexit = False  # it might come after Python's own cleanup, which waits for the workers
             atexit.register(end)
 
@@ -345,13 +345,14 @@ _END_SIGNAL = signal.SIGRTMIN + 3
 """Ends a worker; nobody else sends it."""
 
 
-def _end_workers(workers: Sequence[BaseProcess]) -> None:
-    """End the workers of a loader that is no longer used, or of a rank that ends.
+def _end_workers(rank_pid: int, workers: Sequence[BaseProcess]) -> None:
+    """End the workers of a loader that is no longer used, or of a rank that ends. Only the rank itself does so, not a
+    process that was forked from it and has a copy of the loader.
 
     Python would ask them with SIGTERM, which they ignore, and wait. torch sends a message, which is lost if the garbage
     collector has closed the queue before, and waits five seconds for each.
     """
-    for worker in workers:
+    for worker in workers if os.getpid() == rank_pid else ():
         if worker.is_alive() and worker.pid is not None:
             os.kill(worker.pid, _END_SIGNAL)
 

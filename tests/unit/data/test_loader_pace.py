@@ -37,13 +37,13 @@ def test_processes_that_do_not_help_are_taken_back() -> None:
 
 
 class Uneven:
-    """Every twentieth sample takes long. Each is the process that has read it."""
+    """Every thirtieth sample takes long. Each is the process that has read it."""
 
     def __len__(self) -> int:
         return 10_000
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        time.sleep(0.2 if index % 20 == 0 else 0.0)
+        time.sleep(0.3 if index % 30 == 0 else 0.0)
         return torch.tensor([float(index)]), torch.tensor([os.getpid()])
 
 
@@ -65,9 +65,10 @@ def trained(workers: Workers, steps: int) -> tuple[float, int, int]:
 
 
 def test_samples_that_take_long_do_not_stall_the_training() -> None:
-    share, readers, _ = trained(Workers(2, 2), 90)
-    assert readers == 2
-    assert share < 0.15  # 20 ms of reading per step of 40 ms, but in pieces of 200 ms
+    share, _, _ = trained(Workers(1, 1), 100)
+    assert (
+        share < 0.12
+    )  # 20 ms of reading per step of 40 ms, but in pieces of 300 ms; it is 0.25 with two batches ahead
 
 
 def test_processes_that_are_not_needed_do_not_work() -> None:
