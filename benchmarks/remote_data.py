@@ -132,7 +132,7 @@ def store_faults(folder: Path, store: ObjectStore) -> dict[str, bool]:
         store.read.clear()
         store.failures = 0
         if name == "stop":
-            threading.Thread(target=_stop, args=(store, 20.0), daemon=True).start()
+            threading.Thread(target=store.stop, args=(40_000_000, 20.0), daemon=True).start()
         steps = 20 if "without" in name else 160  # a request for each sample: many fail, and each waits before the next
         cached = [] if "without" in name else [f"cache=cache-{name}", "size=32M", "seconds=0.03"]
         begin = time.monotonic()
@@ -157,14 +157,6 @@ def measured() -> dict[str, Any]:
                 "bytes_read_ratio": round(bytes_ratio(hosts, folder, store, size), 3),
                 "store_faults": store_faults(folder, store),
             }
-
-
-def _stop(store: ObjectStore, seconds: float) -> None:
-    while sum(store.read.values()) < 40_000_000:  # some files, but not all
-        time.sleep(0.02)
-    store.faults.is_stopped = True
-    time.sleep(seconds)
-    store.faults.is_stopped = False
 
 
 def _run(command: str) -> None:

@@ -63,6 +63,14 @@ class ObjectStore:
             connection.getresponse().read()
         connection.close()
 
+    def stop(self, after: int, seconds: float) -> None:
+        """Once so many bytes were read, answer nobody for a while."""
+        while sum(self.read.values()) < after:
+            time.sleep(0.02)
+        self.faults.is_stopped = True
+        time.sleep(seconds)
+        self.faults.is_stopped = False
+
     def draws(self, share: float) -> bool:
         with self._lock:
             fails = self._random.random() < share

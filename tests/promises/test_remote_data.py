@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def test_a_store_that_fails_and_stops_changes_nothing(tmp_path: Path) -> None:
         assert expected.returncode == 0, expected.stderr
         store.faults.refused = store.faults.cut = 0.05
         store.read.clear()
-        threading.Thread(target=stop_for_a_while, args=(store, 3.0), daemon=True).start()
+        threading.Thread(target=store.stop, args=(1_200_000, 3.0), daemon=True).start()  # some files, not all
         remote = ["where=s3://bucket/train/", "cache=cache", "size=1.2M", "seconds=0.05"]
         words = [*remote, "--ranks", "2", "--no-check", "--out", "remote"]
         cached = onecurve("run", *job, *words, cwd=tmp_path, **store.environment)
@@ -50,11 +49,3 @@ def test_a_store_that_fails_and_stops_changes_nothing(tmp_path: Path) -> None:
     assert total <= read < 1.4 * total, "each file once, and what the cache has no room for in the next epoch"
     cache = sum(path.stat().st_size for path in (tmp_path / "cache" / "files").glob("??/*"))
     assert cache <= 1.2 * 2**20
-
-
-def stop_for_a_while(store: ObjectStore, seconds: float) -> None:
-    while sum(store.read.values()) < 1_200_000:  # some files, but not all
-        time.sleep(0.02)
-    store.faults.is_stopped = True
-    time.sleep(seconds)
-    store.faults.is_stopped = False

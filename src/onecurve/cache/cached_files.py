@@ -55,7 +55,7 @@ class CachedFiles:
             elif time.monotonic() - seen > _ALONE_SECONDS:
                 self._is_alone = True
                 _say(f"Cache: nobody fetches files into {self._folder.path} any more; they are read from the store")
-        if has_told:
+        if has_told and found is not None:
             _say(f"Cache: {file.name} is there, after {time.monotonic() - begin:.0f} s")
         return found or Storage(file.location).opened(file.path)
 

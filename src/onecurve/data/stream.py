@@ -87,22 +87,21 @@ class _Lane:
     ) -> None:
         """`offset`: of the sample that will be read first. `before`: the lane as it was opened before."""
         self._number, self._open_lane, self._states, self._seed = number, open_lane, states, seed
-        self._iterator: Iterator[Any] = iter(())
-        self._opened = self._open_again(before._iterator if before is not None else None)
+        self._opened: Iterable[Any] = self._open_again(before._opened if before is not None else None)
         self.taken = 0
         if offset and hasattr(self._opened, "load_state_dict") and (found := states.latest(number, offset)):
             self.taken, state = found
             self._opened.load_state_dict(state)
-        self._iterator = iter(self._opened)
+        self._iterator: Iterator[Any] = iter(self._opened)
 
     def _open_again(self, used: object) -> Iterable[Any]:
-        """Open the lane, with the same random numbers each time. `used`: the iterator that was read before."""
+        """Open the lane, with the same random numbers each time. `used`: what was returned before."""
         seed_all(mix(self._seed, 1, self._number, 0))
         opened = self._open_lane(self._number)
-        if opened is used:
+        if opened is used and (isinstance(opened, Iterator) or hasattr(opened, "load_state_dict")):
             raise OnecurveError(
-                f"stream: lane {self._number} is an iterator that was read already; open_lane must return one that "
-                "begins anew each time"
+                f"stream: open_lane({self._number}) returned an object that was read already; it must return a new "
+                "one, which begins anew, each time"
             )
         return opened
 
@@ -140,7 +139,7 @@ class _Lane:
         try:
             value = next(self._iterator)
         except StopIteration:
-            self._opened = self._open_again(self._iterator)
+            self._opened = self._open_again(self._opened)
             self._iterator = iter(self._opened)
             self._seed_all()
             try:

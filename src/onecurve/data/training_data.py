@@ -94,7 +94,7 @@ def open_dataset(build: object, name: str) -> Dataset:
             "anew each time, or use oc.data.stream(lambda lane: my_generator(), lanes=1)"
         )
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")):
-        return StreamSource(lambda _: dataset, lanes=1, note=_ONE_LANE)
+        return StreamSource(lambda _: build(), lanes=1, note=_ONE_LANE)  # a new one: this one may keep a state
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise OnecurveError(
             f"Job: {name}() must return a map-style dataset, with __len__ and __getitem__, or one that can be iterated "

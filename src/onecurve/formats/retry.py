@@ -21,9 +21,9 @@ _OF_STORES = {
 }  # fmt: skip
 
 
-def retried(call: Callable[[], Result], what: str, is_over: Callable[[], bool] = lambda: False) -> Result:
+def retried(call: Callable[[], Result], what: str) -> Result:
     """Return `call()`. If it fails in a way that may pass, call it again after a pause, which grows and is random, so
-    that many hosts do not ask at the same moment. `what`: is asked, for a person. `is_over`: nobody waits any more."""
+    that many hosts do not ask at the same moment. `what`: is asked, for a person."""
     begin = time.monotonic()
     pause, has_told = _FIRST_SECONDS, False
     while True:
@@ -31,7 +31,7 @@ def retried(call: Callable[[], Result], what: str, is_over: Callable[[], bool] =
             result = call()
         except Exception as error:
             silent = time.monotonic() - begin
-            if not may_pass(error) or silent > GIVE_UP_SECONDS or is_over():
+            if not may_pass(error) or silent > GIVE_UP_SECONDS:
                 raise
             if silent > _TELL_SECONDS and not has_told:
                 has_told = True

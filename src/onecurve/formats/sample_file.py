@@ -31,7 +31,6 @@ _MAGIC = b"onecurve samples\n\x01"
 _FRAME = struct.Struct("<QQ")
 """Before each sample: its length and its hash. A sample that is left out has no content."""
 _MAX_SAMPLE_BYTES = 1 << 30
-_BLOCK_BYTES = 1 << 22
 _ARRAY, _SCALAR, _TENSOR, _TUPLE = 1, 2, 3, 4
 _ARRAY_KINDS = "biufc"
 _DESCRIPTION = struct.Struct("<I")
@@ -56,9 +55,7 @@ class SampleFormat:
             end = at + _FRAME.size + length
             if end > size:
                 raise BadFileError(f"sample {len(begins)}, at byte {at:,}, is not complete")
-            left = length
-            while left:
-                left -= len(stream.read(min(left, _BLOCK_BYTES))) or left
+            stream.skip(length)
             begins.append(at)
             at = end
         return [FilePart(len(begins), offsets(begins, at))]

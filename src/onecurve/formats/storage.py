@@ -3,7 +3,7 @@
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,8 +138,8 @@ class Storage:
         with self._translated_errors(path):
             retried(lambda: system.put_file(str(source), f"{root}/{path}"), f"{self.location}/{path}")
 
-    def between(self, path: str, begin: int, end: int, is_over: Callable[[], bool] = lambda: False) -> bytes:
-        """Return these bytes of a remote file. `is_over`: asked if the store does not answer, ends the waiting."""
+    def between(self, path: str, begin: int, end: int) -> bytes:
+        """Return these bytes of a remote file."""
         system, root = self._connect()
 
         def ask() -> bytes:
@@ -152,7 +152,7 @@ class Storage:
             return data
 
         with self._translated_errors(path):
-            return retried(ask, f"{self.location}/{path}", is_over)
+            return retried(ask, f"{self.location}/{path}")
 
     def read(self, path: str, limit: int) -> bytes:
         """Return the content of a file, at most so many bytes of it."""
@@ -225,6 +225,11 @@ class HashedStream:
         data = self.file.read(size)
         self._hash.update(data)
         return data
+
+    def skip(self, length: int) -> None:
+        """Read so many bytes, or as many as there are, and drop them."""
+        while length:
+            length -= len(self.read(min(length, _BLOCK_BYTES))) or length
 
     def finish(self) -> int:
         """Read what is left; return the hash of the whole file. After that, `file` may be read in any order."""

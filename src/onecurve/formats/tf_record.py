@@ -13,7 +13,6 @@ from onecurve.formats.tf_example import decode_example
 _LENGTH = struct.Struct("<QI")
 _CHECKSUM_BYTES = 4
 _MAX_RECORD_BYTES = 1 << 28
-_BLOCK_BYTES = 1 << 20
 
 
 class TfRecordFormat:
@@ -33,9 +32,7 @@ class TfRecordFormat:
             end = at + _LENGTH.size + length + _CHECKSUM_BYTES
             if end > size or length > _MAX_RECORD_BYTES:
                 raise BadFileError(f"record {len(begins)}, at byte {at:,}, says that it has {length:,} bytes")
-            left = length + _CHECKSUM_BYTES
-            while left:
-                left -= len(stream.read(min(left, _BLOCK_BYTES))) or left
+            stream.skip(length + _CHECKSUM_BYTES)
             begins.append(at)
             at = end
         return [FilePart(len(begins), offsets(begins, at))]

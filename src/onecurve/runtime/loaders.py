@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
+from onecurve.data.evaluation_batches import EvaluationBatches
+from onecurve.data.loader import Reader, TrainingBatches
 from onecurve.data.loader_pace import Workers
 from onecurve.data.order import WHOLE, Sample
 from onecurve.data.source import Source

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onecurve.data import loader
-from onecurve.data.loader import EvaluationBatches, Reader, TrainingBatches
+from onecurve.data.evaluation_batches import EvaluationBatches
+from onecurve.data.loader import Reader, TrainingBatches
 from onecurve.data.order import Order, Sample, Samples
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.errors import OnecurveError, UserCodeError

@@ -214,7 +214,12 @@ def test_what_can_be_read_only_once_is_refused() -> None:
     once = iter(range(100))
     source = oc.data.stream(lambda _: once, lanes=1)
     assert source.read(0, 3) == 3
-    with pytest.raises(OnecurveError, match="an iterator that was read already"):
+    with pytest.raises(OnecurveError, match="returned an object that was read already"):
+        source.read(0, 1)
+    stateful = Resumable(0)
+    source = oc.data.stream(lambda _: stateful, lanes=1)
+    assert source.read(0, 3) == 3
+    with pytest.raises(OnecurveError, match="returned an object that was read already"):
         source.read(0, 1)
     with pytest.raises(OnecurveError, match="an iterator, which can be read only once"):
         open_data(stream_job(data=lambda: iter(Numbers())))
