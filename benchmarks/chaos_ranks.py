@@ -22,8 +22,8 @@ _FORMING_SECONDS = 0.2
 """A generation on one host is formed in about this time."""
 _GENERATIONS, _LOOKS = 4, 10
 """How many are looked at, at the beginning and at the end, and how often each."""
-_SNAPSHOT_FILES = 8
-"""The most descriptors of snapshots that a rank has while one generation follows another."""
+_MOST_FILES = {"onecurve-snapshot": 8, "/dev/shm/torch": 16}
+"""The most descriptors of a rank: snapshots while one generation follows another, and batches on their way."""
 
 
 def kill(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
@@ -164,13 +164,14 @@ def resources_of(pid: int) -> tuple[int, int, int]:
 
 
 def _open_files(process: Path) -> int:
-    """Snapshots count as `_SNAPSHOT_FILES`: on a busy machine, those of the generation before stay for long."""
+    """Files that come and go count as the most of them that are right: on a busy machine, some stay for long."""
     targets = []
     for descriptor in (process / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             targets.append(os.readlink(descriptor))
-    snapshots = sum("onecurve-snapshot" in target for target in targets)
-    return len(targets) - snapshots + max(_SNAPSHOT_FILES, snapshots)
+    coming_and_going = {name: sum(name in target for target in targets) for name in _MOST_FILES}
+    lasting = len(targets) - sum(coming_and_going.values())
+    return lasting + sum(max(_MOST_FILES[name], count) for name, count in coming_and_going.items())
 
 
 def storm(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace) -> None:
