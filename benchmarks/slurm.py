@@ -42,7 +42,7 @@ def measure(folder: Path) -> dict[str, Any]:
     by_srun = _run(folder, "srun", "--nodes=2", "--ntasks-per-node=1", *_command("srun"))
     submitted = _start(folder, *_command("submitted"), "--slurm", "--nodes=2 --time=10:00")
     records = folder / "submitted" / "records" / "rank-1.jsonl"
-    _wait_until(lambda: records.exists() and records.read_text().count('"step"') > 3, submitted)
+    _wait_until(lambda: records.exists() and records.read_text().count('"interval"') > 3, submitted)
     job = subprocess.run(["squeue", "-h", "-o", "%i"], capture_output=True, text=True, check=True).stdout.split()[0]
     subprocess.run(["scancel", "--signal=TERM", job], check=True)
     status = submitted.wait(_TIMEOUT)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onecurve.describe.record import Record, StepRecord
+from onecurve.describe.record import IntervalRecord, Record, StepRecord
 from onecurve.runs.folder import records_file
 from onecurve.runs.records import read_records
 
@@ -97,14 +97,16 @@ def records(folder: Path, rank: int = 0) -> list[Record]:
     return list(read_records(folder, rank))
 
 
-def steps(folder: Path, rank: int = 0) -> list[StepRecord]:
-    return [record for record in read_records(folder, rank) if isinstance(record, StepRecord)]
+def steps(folder: Path, rank: int = 0) -> list[StepRecord | IntervalRecord]:
+    """The records of a rank's steps; of the first 64 steps, the intervals of ranks other than 0 have one each."""
+    return [record for record in read_records(folder, rank) if isinstance(record, StepRecord | IntervalRecord)]
 
 
 def wait_for_steps(folder: Path, count: int, rank: int = 0) -> None:
     """Wait until the records of a rank have at least `count` steps."""
     path = records_file(folder, rank)
     deadline = time.monotonic() + _START_TIMEOUT
-    while not path.exists() or path.read_text().count('"kind":"step"') < count:
+    kind = "step" if rank == 0 else "interval"
+    while not path.exists() or path.read_text().count(f'"kind":"{kind}"') < count:
         assert time.monotonic() < deadline, f"{path}: fewer than {count} steps after {_START_TIMEOUT} s"
         time.sleep(0.02)

@@ -13,9 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 
 from onecurve.describe.plan import Recompute
+from onecurve.device.step_clock import step_clock
 from onecurve.model.object_copy import copy_sharing_tensors
 
 _aten = torch.ops.aten
@@ -41,11 +47,17 @@ ContextPair = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 def checkpoint_blocks(
-    module: nn.Module, blocks: Sequence[str], mode: Recompute, changed_buffers: Sequence[str] = ()
+    module: nn.Module,
+    blocks: Sequence[str],
+    mode: Recompute,
+    changed_buffers: Sequence[str] = (),
+    *,
+    compiled: bool = False,
 ) -> None:
     """Make the blocks recompute their activations, in place. Call this before they are compiled or sharded.
 
-    `changed_buffers`: names, within the model, of buffers that forward changes, besides batch norm's.
+    `changed_buffers`: names, within the model, of buffers that forward changes, besides batch norm's. `compiled`: the
+    blocks will be compiled. Their recomputation is then a part of backward, and counts as such.
     """
     if mode == "none":
         return
@@ -54,10 +66,13 @@ def checkpoint_blocks(
         prefix = f"{name}." if name else ""
         changed = [buffer.removeprefix(prefix) for buffer in changed_buffers if buffer.startswith(prefix)]
         run = partial(checkpoint, use_reentrant=False)
+        contexts = _SELECTIVE_CONTEXTS if mode == "selective" else noop_context_fn
         if next(block.buffers(), None) is not None:  # torch.compile cannot trace these contexts
-            run = partial(run, context_fn=partial(_checkpoint_contexts, block, mode, changed))
-        elif mode == "selective":
-            run = partial(run, context_fn=_SELECTIVE_CONTEXTS)
+            contexts = partial(_checkpoint_contexts, block, mode, changed)
+        if not compiled:
+            contexts = partial(_timed_contexts, contexts)
+        if contexts is not noop_context_fn:
+            run = partial(run, context_fn=contexts)
         block.forward = partial(_checkpointed, block.forward, run)
 
 
@@ -86,6 +101,12 @@ def _checkpointed(
         return forward(*run_arguments, **run_kwargs)
 
     return run_checkpointed(run, *leaves)
+
+
+def _timed_contexts(contexts: Callable[[], ContextPair]) -> ContextPair:
+    """Add that the time of the recomputation counts as such."""
+    forward_context, recompute_context = contexts()
+    return forward_context, _nested(step_clock.measure("recompute"), recompute_context)
 
 
 def _checkpoint_contexts(block: nn.Module, mode: Recompute, changed: Sequence[str]) -> ContextPair:

@@ -11,13 +11,14 @@ from onecurve.apply.gradient_reducer import GradientReducer, unsharded
 from onecurve.apply.mixed_precision import shard_policy
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.running_buffers import RunningBuffers, UntracedBuffers, average, buffer_of
-from onecurve.apply.shard import shard
+from onecurve.apply.shard import shard, time_communication
 from onecurve.apply.tensor import TensorAxis
 from onecurve.apply.unused_parameters import UnusedParameters
 from onecurve.describe.changed_buffers import refuse_untraced_differences
 from onecurve.describe.plan import Sharding
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
+from onecurve.device.step_clock import step_clock
 from onecurve.job.job import BatchNorm
 from onecurve.job.row_tables import RowTables
 from onecurve.model.deferred import DeferredModel
@@ -52,11 +53,17 @@ class AutoBackwardPart(BasePart):
         parameters), because there is nothing to all-gather again for backward."""
         return self._plan.sharding if self._plan.mesh.shard > 1 else "zero2"
 
+    @property
+    def _data_axis(self) -> str:
+        """The axis along which gradients are reduced: `shard` if it has several ranks, also if `replicate` has."""
+        return "shard" if self._plan.mesh.shard > 1 else "replicate"
+
     def _materialize_and_shard(self, root: nn.Module, blocks: Sequence[str]) -> None:
         """Materialize the parameters of `root` that this rank holds, split and sharded as the plan says."""
         if self._mesh.shard_mesh is not None:
             policy = shard_policy(self._plan)
             self._fsdp_root = shard(root, blocks, self._mesh.shard_mesh, self._materialize, self._sharding, policy)
+            time_communication(self._fsdp_root, self._data_axis)
         else:
             self._materialize(root)
         if self._tensor_axis is not None:
@@ -74,9 +81,12 @@ class AutoBackwardPart(BasePart):
     def _take_gradients(self) -> None:
         for local_tensor in self.trainable:
             local_tensor.take_gradient()
-        self._unsharded_reducer()
-        if self._unused_parameters is not None:
-            self._unused_parameters.remove_gradients()
+        if self._mesh.data_group is None:
+            return
+        with step_clock.measure(self._data_axis):
+            self._unsharded_reducer()
+            if self._unused_parameters is not None:
+                self._unused_parameters.remove_gradients()
 
     def drop_gathered(self) -> None:
         super().drop_gathered()
@@ -96,7 +106,10 @@ class AutoBackwardPart(BasePart):
 
     def _average_buffers(self) -> None:
         """Average the buffers that depend on the data over the data-parallel ranks, at the end of a round."""
-        average([buffer_of(self.module, name) for name in self._averaged_buffers], self._mesh.data_group)
+        if not self._averaged_buffers:
+            return
+        with step_clock.measure(self._data_axis):
+            average([buffer_of(self.module, name) for name in self._averaged_buffers], self._mesh.data_group)
 
     def _verify_buffers(self) -> None:
         """At the end of the first step, refuse buffers that differ between ranks though the trace did not show it."""

@@ -65,7 +65,8 @@ class BasePart:
         """
         if self._plan.compile and self._plan.recompute != "none":
             self._refuse_buffers_in(blocks)
-        checkpoint_blocks(self.module, blocks, self._plan.recompute, changed_buffers)
+        plan = self._plan
+        checkpoint_blocks(self.module, blocks, plan.recompute, changed_buffers, compiled=plan.compile)
         if self._plan.compile:
             for block in map(self.module.get_submodule, blocks):
                 block.compile()

@@ -30,6 +30,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.utils import _pytree as pytree
 
 from onecurve.apply.replicated_fallback import register_replicated_fallback, run_replicated
+from onecurve.device.step_clock import step_clock
 
 _aten = torch.ops.aten
 _REDUCTION_NONE, _REDUCTION_MEAN, _REDUCTION_SUM = 0, 1, 2  # at::Reduction
@@ -347,8 +348,9 @@ def _replicated(value: Any) -> Any:
 
 def _all_reduce(values: Tensor, reduction: str, like: DTensor) -> Tensor:
     """All-reduce a plain tensor over the mesh of `like`."""
-    reduced = collectives.all_reduce(values, reduction, (like.device_mesh, 0))
-    return collectives.wait_tensor(reduced)  # type: ignore[no-untyped-call, no-any-return]
+    with step_clock.measure("tensor"):
+        reduced = collectives.all_reduce(values, reduction, (like.device_mesh, 0))
+        return collectives.wait_tensor(reduced)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _resized(tensor: DTensor, dim: int, size: int) -> torch.Size:

@@ -30,6 +30,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, absent_tensor
 from onecurve.device.precision import autocast
+from onecurve.device.step_clock import step_clock
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
 from onecurve.job.weighted import add_weighted
@@ -89,7 +90,8 @@ class PipelinePart(AutoBackwardPart):
     ) -> Tensor:
         self._begin_step()
         self._wait_for_sends()
-        self._rounds, self._seeds = [self.place(micro) for micro in rounds], seeds
+        with step_clock.measure("copy"):
+            self._rounds, self._seeds = [self.place(micro) for micro in rounds], seeds
         self._objective, self._scale = objective, scale
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         self._set_reduce_in_backward(self._plan.reduce == "round")
@@ -97,7 +99,8 @@ class PipelinePart(AutoBackwardPart):
             stage.has_backward = True
             stage.clear_runtime_states()
         count = len(rounds)
-        with self._tensor_parallel_context():
+        # The schedule's own time, outside of forward and backward, is spent waiting for other stages.
+        with self._tensor_parallel_context(), step_clock.measure("pipeline"):
             try:
                 self._schedule._step_microbatches(
                     [()] * count, [{"round_number": n} for n in range(count)], [None] * count, return_outputs=False
@@ -107,8 +110,9 @@ class PipelinePart(AutoBackwardPart):
                 raise
         self._finish_gradient_reduction()
         self._take_gradients()
-        for reduce_shared in self._shared_reducers:
-            reduce_shared()
+        with step_clock.measure("pipeline"):
+            for reduce_shared in self._shared_reducers:
+                reduce_shared()
         self._verify_buffers()
         return self._totals if self.reports_metrics else torch.zeros_like(self._totals)
 

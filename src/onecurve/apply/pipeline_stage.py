@@ -26,6 +26,7 @@ from torch.distributed.pipelining._backward import (
 from torch.distributed.pipelining.schedules import _PipelineSchedule
 
 from onecurve.describe.plan import Schedule
+from onecurve.device.step_clock import step_clock
 
 ReceivedShapes = Callable[[int], Sequence[Tensor]]
 """Micro-batch number → fake tensors with the shapes and dtypes that the stage receives."""
@@ -82,8 +83,17 @@ class DynamicShapeStage(PipelineStage):
     def _retrieve_recv_grads(self, chunk: int) -> tuple[Tensor | None, ...]:
         return tuple(self._gradients.pop(chunk))
 
+    def forward_one_chunk(self, *arguments: Any, **kwargs: Any) -> Any:
+        with step_clock.measure("forward"):
+            return super().forward_one_chunk(*arguments, **kwargs)
+
+    def backward_weight_one_chunk(self, *arguments: Any, **kwargs: Any) -> None:
+        with step_clock.measure("backward"):
+            super().backward_weight_one_chunk(*arguments, **kwargs)
+
     def backward_one_chunk(self, chunk: int, *arguments: Any, **kwargs: Any) -> None:  # type: ignore[override]
-        super().backward_one_chunk(chunk, *arguments, **kwargs)
+        with step_clock.measure("backward"):
+            super().backward_one_chunk(chunk, *arguments, **kwargs)
         received = self._activations.pop(chunk, [])
         self.grad_send_info = [self.stage_index - 1 if x.is_floating_point() else None for x in received]
         self.bwd_cache[chunk] = tuple(map(_gradient_to_send, received, self.bwd_cache[chunk]))

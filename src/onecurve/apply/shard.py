@@ -7,6 +7,7 @@ which its reduce-scatter refuses, and in 16 bits the parameters of batch norms, 
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import wraps
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.describe.plan import Sharding
+from onecurve.device.step_clock import step_clock
 
 
 def shard(
@@ -34,6 +36,27 @@ def shard(
     # This handles the parameters outside the blocks; the blocks' own are already sharded and are skipped.
     materialize(module)
     return _fully_shard(module, policy, settings)
+
+
+def time_communication(root: FSDPModule, cause: str) -> None:
+    """Let all-gathers and reductions, with the copies into and out of their buffers, count as `cause` of a step's time.
+
+    fully_shard has no hooks for that, so the methods of each group of parameters are wrapped.
+    """
+    for module in root.modules():  # type: ignore[attr-defined]
+        if isinstance(module, FSDPModule):
+            for parameter_group in fully_shard.state(module)._fsdp_param_groups:  # type: ignore[attr-defined]
+                for method in ("unshard", "wait_for_unshard", "post_backward"):
+                    setattr(parameter_group, method, _timed(getattr(parameter_group, method), cause))
+
+
+def _timed(function: Callable[..., Any], cause: str) -> Callable[..., Any]:
+    @wraps(function)
+    def timed(*arguments: Any, **kwargs: Any) -> Any:
+        with step_clock.measure(cause):
+            return function(*arguments, **kwargs)
+
+    return timed
 
 
 # torch warns that a loss which changes the model's output in place loses a hook; `onecurve check` finds such a loss.

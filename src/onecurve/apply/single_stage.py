@@ -23,6 +23,7 @@ from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
 from onecurve.device.precision import autocast
 from onecurve.device.prefetch import Prefetcher
+from onecurve.device.step_clock import step_clock
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
 from onecurve.job.row_tables import RowTables
@@ -65,15 +66,19 @@ class SingleStagePart(AutoBackwardPart):
         self._begin_step()
         totals = torch.zeros(2, dtype=torch.float64, device=self.device.torch_device)
         placed = self._prefetcher.ahead(rounds, self.place, lambda micro: (micro.inputs, micro.target))
-        for number, (micro, seed) in enumerate(zip(placed, seeds, strict=True)):
+        for number, seed in enumerate(seeds):
+            with step_clock.measure("copy"):
+                micro = next(placed)
             self.device.seed(seed)
             with self._gradient_sync(last=number == len(rounds) - 1), self._tensor_parallel_context():
-                with autocast(self._plan.precision, self.device):
+                with step_clock.measure("forward"), autocast(self._plan.precision, self.device):
                     weighted = objective(micro.forward(self._ddp or self.module), micro)
-                loss = full_tensor(weighted.sum)
-                (loss * (scale * self._loss_multiplier)).backward()
+                    loss = full_tensor(weighted.sum)
+                with step_clock.measure("backward"):
+                    self._backward(loss * (scale * self._loss_multiplier))
             if self.tables is not None:
-                self.tables.end_round(self._loss_multiplier)
+                with step_clock.measure("tables"):
+                    self.tables.end_round(self._loss_multiplier)
             self._average_buffers()
             add_weighted(totals, loss, full_tensor(weighted.count))
         self._take_gradients()
@@ -85,6 +90,16 @@ class SingleStagePart(AutoBackwardPart):
         self._set_mode(training=False)
         with torch.no_grad(), self._tensor_parallel_context(), autocast(self._plan.precision, self.device):
             return pytree.tree_map(full_tensor, micro.forward(self.module))
+
+    def _backward(self, loss: Tensor) -> None:
+        """Run backward. Once all gradients are computed, the rest of its time is spent waiting for their reduction."""
+        if self.group is not None:
+            # DDP and fully_shard wait in such a callback too. Theirs come later, because this one is the first.
+            engine = torch.autograd.Variable._execution_engine
+            loss.register_hook(  # type: ignore[no-untyped-call]
+                lambda _: engine.queue_callback(lambda: step_clock.change(self._data_axis))
+            )
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def _gradient_sync(self, last: bool) -> AbstractContextManager[None]:
         """Set up the gradient reduction of one round: in the last round of a step, or in each if the plan says so."""

@@ -20,6 +20,7 @@ from onecurve.apply.absent_module import AbsentModule
 from onecurve.apply.running_buffers import average
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
+from onecurve.device.step_clock import step_clock
 
 
 def synchronize(module: nn.Module, group: Group, tensor_parallel: bool = False) -> None:
@@ -145,7 +146,8 @@ class _SynchronizedNorm(torch.autograd.Function):
         local_mean, local_square = _moments(x.detach(), count)
         sums = torch.cat([torch.full((1,), count, dtype=torch.float64, device=x.device), local_mean, local_square])
         sums[1:].mul_(count)
-        all_reduce_sum(group, sums)
+        with step_clock.measure("batch_norm"):
+            all_reduce_sum(group, sums)
         total, (first_moment, second_moment) = sums[:1], sums[1:].chunk(2)
         mean64 = first_moment / total
         variance64 = (second_moment / total - mean64**2).clamp(min=0)
@@ -171,7 +173,8 @@ class _SynchronizedNorm(torch.autograd.Function):
             grad_y.contiguous(), x, scale, mean, variance, mean, inverse_std, False, ctx.eps, [True, True, True]
         )
         sums = torch.cat([grad_bias.double(), grad_weight.double()])
-        all_reduce_sum(ctx.group, sums)
+        with step_clock.measure("batch_norm"):
+            all_reduce_sum(ctx.group, sums)
         sum_grad, sum_grad_xhat = sums.chunk(2)
         slope = (-scale.double() * inverse_std.double() ** 2 * sum_grad_xhat / total).to(scale.dtype)
         shift = (-scale.double() * inverse_std.double() * sum_grad / total).to(scale.dtype) - slope * mean

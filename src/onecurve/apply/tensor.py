@@ -30,6 +30,7 @@ from onecurve.apply.dtensor_ops import register_dtensor_ops
 from onecurve.apply.tensor_parallel_rng import TensorParallelRNG
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.layout import Layout
+from onecurve.device.step_clock import step_clock
 
 _SEQUENCE_DIM = 1
 _ADAPTIVE_POOLING = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
@@ -178,11 +179,13 @@ class _Redistribute(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: DTensor, placement: Placement, gradient_placement: Placement) -> Tensor:
         ctx.gradient_placement = gradient_placement
-        return value.redistribute(placements=[placement]).view_as(value)
+        with step_clock.measure("tensor"):
+            return value.redistribute(placements=[placement]).view_as(value)
 
     @staticmethod
     def backward(ctx: Any, gradient: DTensor) -> tuple[DTensor, None, None]:
-        return gradient.redistribute(placements=[ctx.gradient_placement]), None, None
+        with step_clock.measure("tensor"):
+            return gradient.redistribute(placements=[ctx.gradient_placement]), None, None
 
 
 def _tensor_placement(parameter: Any) -> Placement:
@@ -193,4 +196,7 @@ def _tensor_placement(parameter: Any) -> Placement:
 
 def full_tensor(value: Any) -> Any:
     """Return the full tensor of a DTensor; return other values unchanged."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+    if not isinstance(value, DTensor):
+        return value
+    with step_clock.measure("tensor"):
+        return value.full_tensor()

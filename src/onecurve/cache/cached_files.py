@@ -11,6 +11,7 @@ from onecurve.cache.remote_file import RemoteFile
 from onecurve.describe.errors import OnecurveError
 from onecurve.formats.file_format import BadFileError
 from onecurve.formats.storage import Storage
+from onecurve.formats.storage_time import waiting_for_storage
 
 _POLL_SECONDS = 0.01
 _TELL_SECONDS = 5.0
@@ -36,6 +37,14 @@ class CachedFiles:
         found = self._folder.opened(file)
         self._counts.add(hits=found is not None, waits=found is None)
         self._is_alone = self._is_alone and not self._folder.has_fetcher
+        if found is None:
+            with waiting_for_storage():
+                found = self._awaited(file)
+        return found or Storage(file.location).opened(file.path)
+
+    def _awaited(self, file: RemoteFile) -> IO[bytes] | None:
+        """Wait until a file is there; return None if the store is to be read instead."""
+        found: IO[bytes] | None = None
         begin = seen = time.monotonic()
         has_told = False
         while found is None and not self._is_alone:
@@ -57,7 +66,7 @@ class CachedFiles:
                 _say(f"Cache: nobody fetches files into {self._folder.path} any more; they are read from the store")
         if has_told and found is not None:
             _say(f"Cache: {file.name} is there, after {time.monotonic() - begin:.0f} s")
-        return found or Storage(file.location).opened(file.path)
+        return found
 
 
 def _say(text: str) -> None:

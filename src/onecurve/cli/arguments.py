@@ -13,6 +13,7 @@ from onecurve.cli.commands import (
     probe_command,
     run_command,
     serve_command,
+    why_command,
     work_command,
 )
 from onecurve.describe.units import parse_bytes
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(verbs)
     _add_check(verbs)
     _add_probe(verbs)
+    _add_why(verbs)
     _add_export(verbs)
     _add_index(verbs)
     _add_serve(verbs)
@@ -148,6 +150,11 @@ def _add_probe(verbs: Verbs) -> None:
         "--out", default="cluster.toml", metavar="FILE", help="file for the result (default: cluster.toml)"
     )
     _add_hosts(probe)
+
+
+def _add_why(verbs: Verbs) -> None:
+    why = _add_verb(verbs, "why", why_command, "say where the time of a run went, and what to change")
+    why.add_argument("run", help="folder of a run, for example runs/gpt; it may be in progress")
 
 
 def _add_export(verbs: Verbs) -> None:

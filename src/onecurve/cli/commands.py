@@ -178,6 +178,16 @@ def plan_command(chosen: argparse.Namespace) -> int:
     return 0 if advice.best is not None else 1
 
 
+def why_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.why import why_lines, why_plain
+    from onecurve.verbs.why import why
+
+    with _progress(chosen.json) as say:
+        diagnosis = why(chosen.run, say=say)
+    _print_result(why_lines(diagnosis), {"version": _JSON_VERSION, **why_plain(diagnosis)} if chosen.json else None)
+    return 0
+
+
 def export_command(chosen: argparse.Namespace) -> int:
     from onecurve.report.summary import export_lines
     from onecurve.verbs.export import export

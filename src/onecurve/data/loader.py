@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
 from onecurve.data.late_loader import LateLoader
+from onecurve.data.load_watch import LoadWatch
 from onecurve.data.loader_pace import LoaderPace, Workers
 from onecurve.data.order import WHOLE, Order, Sample, Samples
 from onecurve.data.source import Source
@@ -96,6 +97,7 @@ class Reader:
             return LoadFailure(full_text(error))
 
     def _batch(self, samples: Iterable[Sample], replaces_skipped: bool = False) -> MicroBatch:
+        watch = LoadWatch()
         values = [self._read(sample) for sample in samples]
         if replaces_skipped:
             values = [self._first_sample() if value is SKIPPED else value for value in values]
@@ -103,10 +105,9 @@ class Reader:
         skipped = len(values) - len(kept)
         if kept:
             self._first[:] = self._first or kept[:1]
-            micro = self._collate(kept)
-            return replace(micro, skipped=skipped) if skipped else micro
+            return replace(self._collate(kept), skipped=skipped, load=watch.time())
         filler = self._collate([self._first_sample()])
-        return MicroBatch(filler.inputs, filler.target, samples=0, skipped=skipped)
+        return replace(filler, samples=0, skipped=skipped, load=watch.time())
 
     def _first_sample(self) -> Any:
         """One that is not skipped: it takes the place of others where there must be one."""

@@ -1,15 +1,30 @@
-"""Records of a run: one line of JSON per step or event. Each rank writes its own file.
+"""Records of a run: lines of JSON. Each rank writes its own file.
 
-Every record has the number of its generation. After a failure steps can be done twice; the later generation counts.
+Rank 0 writes a line per step and event. The other ranks, whose losses are the same, write a line per interval of steps,
+and the intervals grow with the run: their files stay small.
+
+Every record has the time when it was written, in seconds since the epoch, and the number of its generation. After a
+failure steps can be done twice; the later generation counts.
 """
 
 from dataclasses import dataclass, field
 
-RECORD_VERSION = 2
+RECORD_VERSION = 3
 """Version of the record format; a file of records begins with a StartRecord, which carries it.
 
-Version 1 counted steps from 0.
+Version 1 counted steps from 0. In versions 1 and 2 a step's seconds had fewer causes, every rank wrote a line per step,
+and records had no time.
 """
+
+PAUSES = ("evaluation", "checkpoint")
+"""Causes of a step's seconds that are no part of training it."""
+WAITING = ("replicate", "shard", "tensor", "pipeline", "batch_norm", "tables", "sync")
+"""Causes of a step's seconds in which a rank waits for others. What is left is the rank's own work."""
+
+
+def own_seconds(seconds: dict[str, float]) -> float:
+    """The seconds of a step in which a rank did not wait for others, without evaluations and checkpoints."""
+    return sum(value for cause, value in seconds.items() if cause not in WAITING and cause not in PAUSES)
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,21 @@ class StartRecord:
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the run was not planned by `onecurve run`."""
     version: int = RECORD_VERSION
+    host: str = ""
+    """Name of the host that this rank runs on."""
+    cores: int = 0
+    """CPU cores that this rank may use."""
+    threads: int = 0
+    """Threads that one operation of this rank uses."""
+    global_batch: int = 0
+    epoch_samples: int = 0
+    """Samples of an epoch."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by cause from the start of the command to the first step: `launch` (imports, starting the
+    processes), `plan`, `job` (loading the script), `form` (the process group), `build` (this rank's part), `load` (the
+    checkpoint). Only in the first generation."""
     generation: int = 1
+    time: float = 0.0
     kind: str = "start"
 
 
@@ -51,15 +80,76 @@ class StepRecord:
     skipped: bool
     """True if the loss or a gradient was not finite: the samples are consumed, but the weights are not updated."""
     seconds: dict[str, float]
-    """Seconds by cause. They add up to the time since the previous step ended."""
+    """Seconds by cause. They add up to the time since the previous step ended.
+
+    `data`: waiting for samples. `copy`: moving them to the device. `forward`, `backward`, `recompute`: computing.
+    `replicate`, `shard`, `tensor`, `pipeline`: waiting for communication along an axis, and for the ranks that are late
+    to it; a pipeline's bubble is in `pipeline`. `batch_norm`: the same for synchronized statistics. `sync`: waiting for
+    all ranks at the end of the step. `tables`: rows of embedding tables. `update`: the optimizer. `evaluation` and
+    `checkpoint`: done since the step before. `other`: anything else. On accelerators most steps are not timed: what is
+    not known is in `step`.
+    """
     memory: int = 0
     """The most bytes of its device that this rank has used so far; on a CPU, of the host's memory."""
     skipped_samples: int = 0
     """Samples of this rank's share that were left out: bad ones, and those that a filter drops."""
     loader_processes: int = 0
     """Processes that read data for this rank."""
+    loading_seconds: float = 0.0
+    """Seconds that it took to load this rank's samples of the step, in these processes together."""
+    loading_cpu_seconds: float = 0.0
+    """Of these, CPU time."""
+    storage_seconds: float = 0.0
+    """Of these, waiting for remote storage."""
+    cpu_seconds: float = 0.0
+    """CPU time of the thread that trains. On a CPU it is less than the rank's own work if other programs take its
+    cores; on accelerators it is not recorded."""
     generation: int = 1
+    time: float = 0.0
     kind: str = "step"
+
+
+@dataclass(frozen=True)
+class IntervalRecord:
+    """Written after several steps, by ranks other than 0."""
+
+    step: int
+    """Number of the last step of the interval."""
+    steps: int
+    """Steps of the interval."""
+    seconds: dict[str, float]
+    """Seconds by cause of all these steps, as in `StepRecord`."""
+    deviation: float
+    """Standard deviation, over the steps, of the seconds in which this rank did not wait for others."""
+    loss: float = 0.0
+    loss_scale: float = 1.0
+    """Of the last step."""
+    skipped: int = 0
+    """Steps that were skipped, because the loss or a gradient was not finite."""
+    memory: int = 0
+    skipped_samples: int = 0
+    loader_processes: int = 0
+    loading_seconds: float = 0.0
+    loading_cpu_seconds: float = 0.0
+    storage_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    generation: int = 1
+    time: float = 0.0
+    kind: str = "interval"
+
+
+@dataclass(frozen=True)
+class MemoryRecord:
+    """Written by every rank after the first step of a generation."""
+
+    components: dict[str, int]
+    """Bytes by component. They add up to `peak`: `weights`, `gradients`, `optimizer`, `process` (on a CPU, what the
+    process used before it built its part) and `activations`, which is the rest."""
+    peak: int
+    """The most bytes of its device that this rank has used so far; on a CPU, of the host's memory."""
+    generation: int = 1
+    time: float = 0.0
+    kind: str = "memory"
 
 
 @dataclass(frozen=True)
@@ -74,6 +164,7 @@ class EvaluationRecord:
     """Samples evaluated, over all ranks."""
     seconds: float
     generation: int = 1
+    time: float = 0.0
     kind: str = "evaluation"
     """`test` for the one on the test data."""
 
@@ -86,6 +177,7 @@ class EventRecord:
     """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `snapshots`, `stopped`, `cache`."""
     text: str
     generation: int = 1
+    time: float = 0.0
     kind: str = "event"
 
 
@@ -107,7 +199,43 @@ class GenerationRecord:
     seconds: dict[str, float]
     """Seconds by cause: `detect`, `leave` (the generation before), `agree` (on this one), `form` (its process group),
     `build` (this rank's part), `load` (the checkpoint), `step` (the first)."""
+    time: float = 0.0
     kind: str = "generation"
 
 
-Record = StartRecord | StepRecord | EvaluationRecord | EventRecord | GenerationRecord
+@dataclass(frozen=True)
+class EndRecord:
+    """Written when a process has ended its part of a run by itself: after the last step, or when it was stopped."""
+
+    seconds: dict[str, float]
+    """Seconds by cause since the last step: `evaluation`, `checkpoint`, `weights` (writing them), `test`."""
+    generation: int = 1
+    time: float = 0.0
+    kind: str = "end"
+
+
+Record = (
+    StartRecord
+    | StepRecord
+    | IntervalRecord
+    | MemoryRecord
+    | EvaluationRecord
+    | EventRecord
+    | GenerationRecord
+    | EndRecord
+)
+
+
+@dataclass(frozen=True)
+class TraceRecord:
+    """The spans of one step of one rank; a line of a file of traces."""
+
+    step: int
+    begin: float
+    """When the step began, in seconds since the epoch of this rank's clock."""
+    spans: tuple[tuple[str, float, float], ...]
+    """Cause, and seconds since the beginning of the step: begin and end."""
+    end: float
+    """When the ranks had exchanged the step's sums, in seconds since the beginning of the step. That is the same moment
+    on all ranks, so clocks of hosts can be compared."""
+    generation: int = 1

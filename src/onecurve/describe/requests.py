@@ -21,6 +21,10 @@ class RunRequest:
     change: tuple[str, ...] = ()
     """Fields of the job that differ from those of the checkpoint that the run continues from."""
     verbose: bool = False
+    begin: float = 0.0
+    """When the command was started, in seconds since the epoch."""
+    plan_seconds: float = 0.0
+    """How long it took to find the plan; 0 if it was given."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,12 @@ class Device:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return int(torch.get_device_module(self.torch_device).max_memory_allocated(self.torch_device))
 
+    def used_memory(self) -> int:
+        """The bytes of the device that this process uses now; on a CPU, of the host's memory."""
+        if self.kind == "cpu":
+            return resident_bytes()
+        return int(torch.get_device_module(self.torch_device).memory_allocated(self.torch_device))
+
     def wait(self) -> None:
         """Wait until the device has finished all queued work."""
         if self.asynchronous:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from onecurve.formats.storage_time import waiting_for_storage
+
 Result = TypeVar("Result")
 
 GIVE_UP_SECONDS = 600.0
@@ -24,6 +26,11 @@ _OF_STORES = {
 def retried(call: Callable[[], Result], what: str) -> Result:
     """Return `call()`. If it fails in a way that may pass, call it again after a pause, which grows and is random, so
     that many hosts do not ask at the same moment. `what`: is asked, for a person."""
+    with waiting_for_storage():
+        return _retried(call, what)
+
+
+def _retried(call: Callable[[], Result], what: str) -> Result:
     begin = time.monotonic()
     pause, has_told = _FIRST_SECONDS, False
     while True:

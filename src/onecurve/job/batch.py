@@ -14,6 +14,20 @@ from onecurve.job.weighted import Weighted
 
 
 @dataclass(frozen=True)
+class LoadTime:
+    """What it took to load samples, in one process."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    """Seconds of CPU time."""
+    storage: float = 0.0
+    """Seconds of waiting for remote storage."""
+
+    def __add__(self, other: "LoadTime") -> "LoadTime":
+        return LoadTime(self.seconds + other.seconds, self.cpu + other.cpu, self.storage + other.storage)
+
+
+@dataclass(frozen=True)
 class MicroBatch:
     """The samples of one forward pass on one rank. `inputs` and `target` may be nested tuples, lists and dicts."""
 
@@ -23,6 +37,8 @@ class MicroBatch:
     """Number of samples. 0 marks a filler batch: a rank without samples runs it only to join the collectives."""
     skipped: int = 0
     """Samples that belong here and were left out, because they are bad, or a filter drops them."""
+    load: LoadTime = LoadTime()
+    """What it took to load it."""
 
     def to(
         self,

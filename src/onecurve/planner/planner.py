@@ -139,6 +139,10 @@ class Planner:
             reason = explain_trace_failure(error, traced.model, "profile")
             raise OnecurveError(f"model: it could not be traced on fake tensors ({reason})") from error
 
+    def estimator(self) -> Estimator:
+        """Return what estimates plans of the job in the allowed precisions."""
+        return self._estimator(self._precisions)
+
     def _estimator(self, precisions: Sequence[Precision]) -> Estimator:
         traces = {name: trace for name, trace in self.costs.traces.items() if name in precisions}
         timings = tuple(timing for timing in self.costs.timings if timing.precision in precisions)

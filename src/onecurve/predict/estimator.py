@@ -207,11 +207,15 @@ class Estimator:
 
     def _utilization(self, plan: Plan) -> float:
         """Return the model FLOPs utilization over all devices of the plan."""
-        profile, groups = self.costs.traces[plan.precision].large, self._hosts(plan.mesh.size)
-        peak = sum(group.device.peak(plan.precision) * group.total for group in groups)
-        used_fraction = plan.mesh.size / sum(group.total for group in groups)
+        profile = self.costs.traces[plan.precision].large
         flops = profile.flops / profile.samples * plan.global_batch
-        return flops / (peak * used_fraction * sum(self.seconds(plan).values()))
+        return flops / (self.peak(plan) * sum(self.seconds(plan).values()))
+
+    def peak(self, plan: Plan) -> float:
+        """Return the peak FLOPs per second of all devices of the plan."""
+        groups = self._hosts(plan.mesh.size)
+        peak = sum(group.device.peak(plan.precision) * group.total for group in groups)
+        return peak * plan.mesh.size / sum(group.total for group in groups)
 
     def _engine(self, plan: Plan) -> Engine:
         key = plan.precision, plan.compress

@@ -41,7 +41,7 @@ class Terminal:
         elif isinstance(record, GenerationRecord):
             if record.generation > 1:
                 self._print(_generation_text(record))
-        elif not _is_detail(record):
+        elif isinstance(record, EventRecord) and not _is_detail(record):
             self._print(f"[bold]{escape(record.event)}[/bold]  {escape(record.text)}")
 
     def close(self) -> None:

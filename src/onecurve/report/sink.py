@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Protocol
 
 from onecurve.describe.convert import to_json
-from onecurve.describe.record import Record
+from onecurve.describe.record import Record, TraceRecord
 
 
 class Sink(Protocol):
@@ -15,15 +15,29 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
-class JsonLines:
-    """Appends one line of JSON per record to a file, and flushes it after every record."""
+class _Lines:
+    """Appends lines of JSON to a file, and flushes it after every line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8", buffering=1)
 
-    def write(self, record: Record) -> None:
-        self._file.write(to_json(record) + "\n")
+    def _write(self, noun: object) -> None:
+        self._file.write(to_json(noun) + "\n")
 
     def close(self) -> None:
         self._file.close()
+
+
+class JsonLines(_Lines):
+    """A file of records."""
+
+    def write(self, record: Record) -> None:
+        self._write(record)
+
+
+class TraceFile(_Lines):
+    """A file of traces."""
+
+    def write(self, record: TraceRecord) -> None:
+        self._write(record)

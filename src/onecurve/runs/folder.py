@@ -18,6 +18,7 @@ WEIGHTS = "weights.safetensors"
 BEST_WEIGHTS = "best.safetensors"
 PLAN = "plan.toml"
 RECORDS = "records"
+TRACES = "traces"
 TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 ORIGIN = "run.json"
@@ -70,7 +71,7 @@ def clear_previous_run(folder: Path, fresh: bool) -> None:
     try:
         if fresh:  # even if the new job saves elsewhere: a later run must not continue from another job's checkpoints
             empty(LocalStore(folder / CHECKPOINTS))
-        for name in (RECORDS, TENSORBOARD, HUGGING_FACE, LANES):
+        for name in (RECORDS, TRACES, TENSORBOARD, HUGGING_FACE, LANES):
             shutil.rmtree(folder / name, ignore_errors=True)
         for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN):
             (folder / name).unlink(missing_ok=True)
@@ -80,6 +81,10 @@ def clear_previous_run(folder: Path, fresh: bool) -> None:
 
 def records_file(folder: Path, rank: int) -> Path:
     return folder / RECORDS / f"rank-{rank}.jsonl"
+
+
+def traces_file(folder: Path, rank: int) -> Path:
+    return folder / TRACES / f"rank-{rank}.jsonl"
 
 
 def read_origin(folder: Path) -> RunOrigin | None:

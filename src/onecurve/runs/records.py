@@ -9,9 +9,12 @@ from onecurve.describe.convert import from_json, from_plain, null_to_nan
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import (
     RECORD_VERSION,
+    EndRecord,
     EvaluationRecord,
     EventRecord,
     GenerationRecord,
+    IntervalRecord,
+    MemoryRecord,
     Record,
     StartRecord,
     StepRecord,
@@ -21,10 +24,13 @@ from onecurve.runs.folder import records_file
 _KINDS: dict[str, type[Record]] = {
     "start": StartRecord,
     "step": StepRecord,
+    "interval": IntervalRecord,
+    "memory": MemoryRecord,
     "evaluation": EvaluationRecord,
     "test": EvaluationRecord,
     "event": EventRecord,
     "generation": GenerationRecord,
+    "end": EndRecord,
 }
 
 
@@ -40,7 +46,7 @@ def read_records(folder: Path, rank: int = 0) -> Iterator[Record]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
-            record = _record(line, f"{path}:{number}")
+            record = record_of(line, f"{path}:{number}")
             if isinstance(record, StartRecord):  # a run that was resumed by a newer onecurve has two versions
                 version = record.version
             elif version == 1 and isinstance(record, StepRecord | EvaluationRecord):
@@ -48,7 +54,8 @@ def read_records(folder: Path, rank: int = 0) -> Iterator[Record]:
             yield record
 
 
-def _record(line: bytes, where: str) -> Record:
+def record_of(line: bytes, where: str) -> Record:
+    """Read one line of a file of records."""
     plain = from_json(dict[str, Any], line, where)
     kind = _KINDS.get(str(plain.get("kind")))
     if kind is None:

@@ -78,6 +78,7 @@ class RunBuilder:
         self._job, self._settings = job, settings
         self._process: JobProcess | None = None
         self._facts: JobFacts | None = None
+        self._process_bytes = 0
 
     def build(
         self,
@@ -120,6 +121,7 @@ class RunBuilder:
             self._process.assign(plan, data_rank)
         process = self._process
         device = local_device(world.local_rank)  # before the next question, which goes to the current device
+        self._process_bytes = self._process_bytes or device.used_memory()
         cluster = local_cluster()
         pin_near_device(world.local_rank, numa_nodes_of_devices(world.local_size))
         if is_first:
@@ -179,6 +181,7 @@ class RunBuilder:
                 loaders=process.loaders,
                 cache=process.cache,
                 steps=steps,
+                epoch_samples=process.data.order.size,
                 parameters=process.parameters,
                 checkpoints=checkpoints,
                 straggler=straggler,
@@ -193,6 +196,7 @@ class RunBuilder:
                 facts=self._facts,
                 fingerprint=process.fingerprint,
                 start_seconds=watch.seconds(),
+                process_bytes=self._process_bytes,
                 lock=lock,
                 on_event=settings.on_event,
                 hand_over=settings.hand_over,

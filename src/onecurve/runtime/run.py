@@ -23,11 +23,14 @@ from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import barrier
 from onecurve.device.local_tensor import LocalTensor
+from onecurve.job.batch import LoadTime
 from onecurve.job.weighted import Weighted
 from onecurve.params.row_client import RowsLostError
 from onecurve.runtime.checkpoints import ListTensors, train_state_of
+from onecurve.runtime.memory_account import memory_components
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.saved_rows import SavedRows
+from onecurve.runtime.step_account import StepAccount
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.state import TrainState
 from onecurve.train.step_report import StepReport
@@ -62,8 +65,10 @@ class Run:
         self._newest: StepReport | None = None
         self._readable: StepReport | None = None
         self._best_improved = self._checkpoint_called = False
-        self._data_seconds = self._evaluation_seconds = self._checkpoint_seconds = 0.0
-        self._last_end = time.perf_counter()
+        self.account = StepAccount()
+        """The seconds since the last step."""
+        self.begin = time.time()
+        """When the run was ready for its first step, in seconds since the epoch."""
 
     # The loop
 
@@ -75,9 +80,8 @@ class Run:
         while not self._is_stopped:
             if self._readable is not None and isinstance(trainer, Trainer):
                 self.components.straggler.add(self._readable.outcome)
-            begin = time.perf_counter()
-            batch = next(batches, None)
-            self._data_seconds = time.perf_counter() - begin
+            with self.account.measure("data"):
+                batch = next(batches, None)
             if batch is None:
                 return
             if isinstance(trainer, ManualTrainer):
@@ -93,16 +97,17 @@ class Run:
         except RowsLostError as error:
             raise OnecurveError(f"{error}; {self.how_to_go_on()}") from None
         self._note(report, late=self.reports_late)
-        self._account(report, {"data": self._data_seconds, **report.seconds}, "other")
+        self.account.complete(report, "step" if self.device.asynchronous else "other")
         report.memory = self.device.peak_memory()
         report.skipped_samples = sum(micro.skipped for micro in batch.rounds)
+        report.load = sum((micro.load for micro in batch.rounds), LoadTime())
         report.loader_processes = self.components.loaders.training.processes
         return report
 
     def count(self, report: StepReport) -> None:
         """Count a step that a worker has computed."""
         self._note(report, late=False)
-        self._account(report, {}, "workers")
+        self.account.complete(report, "workers")
 
     def backward(self, weighted: Weighted | Tensor) -> None:
         """Add the gradients of a loss: `Weighted(sum, count)`, or one value per sample. For `backward="mine"`.
@@ -132,8 +137,8 @@ class Run:
         evaluation = self.components.loaders.evaluation
         if evaluation is None or self.best is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
-        record = self._trainer.evaluate(self._steps_done, evaluation)
-        self._evaluation_seconds += record.seconds
+        with self.account.measure("evaluation"):
+            record = self._trainer.evaluate(self._steps_done, evaluation)
         if self.best.add(record) and self.job.save is not None and self.job.save.best:
             self._best_improved = True
         return record
@@ -227,6 +232,11 @@ class Run:
         """What it took to build the run, by cause."""
         return self.components.start_seconds
 
+    def memory(self) -> tuple[dict[str, int], int]:
+        """The bytes that this rank uses, by component, and the most that it has used so far, which is their sum."""
+        peak = self.device.peak_memory()
+        return memory_components(self._part, self.components.trainer, self.components.process_bytes, peak), peak
+
     @property
     def first_step(self) -> int:
         """Steps that were done before this run was started or resumed."""
@@ -304,15 +314,6 @@ class Run:
         self._readable, self._newest = self._newest if late else report, report
         self._steps_done = report.step
 
-    def _account(self, report: StepReport, seconds: Mapping[str, float], rest: str) -> None:
-        """Complete the seconds of a step by cause, so that they add up to the time since the last one. `rest`: what is
-        left is called so."""
-        now = time.perf_counter()
-        known = {"evaluation": self._evaluation_seconds, "checkpoint": self._checkpoint_seconds, **seconds}
-        report.seconds = {**known, rest: now - self._last_end - sum(known.values())}
-        self._last_end = now
-        self._evaluation_seconds = self._checkpoint_seconds = 0.0
-
     def _save_checkpoint(self) -> None:
         assert self._checkpoints is not None
         self._best_improved = False
@@ -321,14 +322,13 @@ class Run:
     def _copy_state(self, copy: Callable[[ListTensors, OptimizerState, TrainState, SavedRows], None]) -> float:
         """Copy what a checkpoint holds; return the seconds that it took."""
         begin = time.perf_counter()
-        self.components.replicas.compare()
-        self._part.sync_buffers()
-        updates = self.components.trainer.updates.values()
-        optimizer_state = {name: state for update in updates for name, state in update.state().items()}
-        copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state(), self.components.rows)
-        seconds = time.perf_counter() - begin
-        self._checkpoint_seconds += seconds
-        return seconds
+        with self.account.measure("checkpoint"):
+            self.components.replicas.compare()
+            self._part.sync_buffers()
+            updates = self.components.trainer.updates.values()
+            optimizer_state = {name: state for update in updates for name, state in update.state().items()}
+            copy(lambda: saved_tensors(self._part), optimizer_state, self._train_state(), self.components.rows)
+        return time.perf_counter() - begin
 
     def how_to_go_on(self) -> str:
         """What to do after the rows on servers are lost, for a person."""

@@ -44,6 +44,7 @@ class RunComponents:
     """For remote data files; None if the job has none."""
     steps: int
     """Steps of the whole training."""
+    epoch_samples: int
     parameters: int
     checkpoints: Checkpoints | None
     """None if the run has no folder, or the job saves no checkpoints."""
@@ -64,6 +65,8 @@ class RunComponents:
     """Which job it is."""
     start_seconds: Mapping[str, float] = field(default_factory=dict)
     """What it took to build the run, by cause: `form` the process group, `build` the part, `load` a checkpoint."""
+    process_bytes: int = 0
+    """Bytes of the device that the process used before it built its part."""
     lock: RunLock | None = None
     on_event: Callable[[SaveEvent], None]
     """Called with every event of a save."""

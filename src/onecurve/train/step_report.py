@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from onecurve.describe.record import StepRecord
+from onecurve.describe.record import StepRecord, TraceRecord
 from onecurve.device.host_copy import HostCopy
 from onecurve.device.local_tensor import LocalTensor
+from onecurve.device.step_clock import StepMarks
+from onecurve.job.batch import LoadTime
 
+_TRACE_DIGITS = 6
+"""Spans are recorded in microseconds."""
 _CLIP_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_
 
 
@@ -66,11 +70,19 @@ class StepReport:
     """[loss sum, count, sum of squared gradients, and the answers of `StepFlags`], summed over all ranks."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Duration of the step in seconds, by cause."""
+    marks: StepMarks = field(default_factory=StepMarks, repr=False)
+    """When the step had which cause; empty if it was not timed, as most steps on an accelerator."""
+    time: float = 0.0
+    """When the step ended, in seconds since the epoch."""
     memory: int = 0
     """The most bytes of its device that this rank has used so far."""
     skipped_samples: int = 0
     """Samples of this rank's share that were left out."""
     loader_processes: int = 0
+    load: LoadTime = field(default_factory=LoadTime)
+    """What it took to load this rank's samples of the step."""
+    cpu_seconds: float = 0.0
+    """CPU time of this thread since the step before; 0 if a device computes."""
     _outcome: StepOutcome | None = None
 
     def __post_init__(self) -> None:
@@ -100,11 +112,44 @@ class StepReport:
             loss_scale=self.loss_scale,
             samples=self.samples,
             skipped=not outcome.finite,
-            seconds=self.seconds,
+            seconds=_with_device_time(self.seconds, self.marks),
             memory=self.memory,
             skipped_samples=self.skipped_samples,
             loader_processes=self.loader_processes,
+            loading_seconds=self.load.seconds,
+            loading_cpu_seconds=self.load.cpu,
+            storage_seconds=self.load.storage,
+            cpu_seconds=self.cpu_seconds,
+            time=self.time,
         )
+
+    def trace(self) -> TraceRecord:
+        """The step's spans as a record. Consecutive spans of one cause are joined."""
+        joined: list[tuple[str, float, float]] = []
+        spans = self.marks.spans
+        for span in spans:
+            begin, end = round(span.begin, _TRACE_DIGITS), round(span.end, _TRACE_DIGITS)
+            if joined and joined[-1][0] == span.cause:
+                joined[-1] = span.cause, joined[-1][1], end
+            elif end > begin:
+                joined.append((span.cause, begin, end))
+        exchanged = max((span.end for span in spans if span.cause == "sync"), default=0.0)
+        return TraceRecord(self.step, self.time - spans[-1].end, tuple(joined), exchanged)
+
+
+def _with_device_time(seconds: dict[str, float], marks: StepMarks) -> dict[str, float]:
+    """Split what the host does not know the cause of, `step`, in proportion to the device's times."""
+    if "step" not in seconds or not marks:
+        return seconds
+    by_device = marks.seconds
+    total, unknown = sum(by_device.values()), seconds["step"]
+    if not total:
+        return seconds
+    # A device that had less to do than the host waited for the host.
+    factor = min(1.0, unknown / total)
+    split = {cause: factor * value for cause, value in by_device.items()}
+    split["other"] = split.get("other", 0.0) + unknown - factor * total
+    return {cause: value for cause, value in seconds.items() if cause != "step"} | split
 
 
 def gradient_squares(local_tensors: Sequence[LocalTensor]) -> Tensor:

@@ -13,10 +13,11 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import all_reduce_sum
+from onecurve.device.step_clock import step_clock
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
-from onecurve.job.row_tables import Upcoming
+from onecurve.job.row_tables import RowTables, Upcoming
 from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
@@ -66,22 +67,25 @@ class Trainer:
         `step` is its number, counted from 1. Learning rate and random seeds are functions of the steps done before.
         `upcoming`: the next steps, for embedding tables whose rows are fetched ahead.
         """
-        begin = time.perf_counter()
         job, part, done = self._job, self._part, step - 1
+        step_clock.begin(part.device, step)
         part.clear_gradients()
         lr_factor = job.lr_factor(done, self._steps)
         lr = self.update.set_lr_factor(lr_factor)
         seeds = [mix(job.seed, done, number, self._data_rank, 2) for number in range(len(rounds))]
         nominal = job.global_batch / self._loss_scale.value
         if part.tables is not None:
-            part.tables.begin_step(step, rounds, upcoming)
+            with step_clock.measure("tables"):
+                part.tables.begin_step(step, rounds, upcoming)
         totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
-        after_rounds = time.perf_counter()
-        squares = gradient_squares(part.trainable)
+        with step_clock.measure("update"):
+            squares = gradient_squares(part.trainable)
         if part.tables is not None:
-            squares += part.tables.reduce().to(squares.device)
+            with step_clock.measure("tables"):
+                squares += part.tables.reduce().to(squares.device)
         sums = torch.cat([totals, squares.view(1).to(totals), self._flags.answers(totals)])
-        all_reduce_sum(part.group, sums)
+        with step_clock.measure("sync"):
+            all_reduce_sum(part.group, sums)
         report = StepReport(
             step=step,
             lr=lr,
@@ -90,14 +94,13 @@ class Trainer:
             nominal=nominal,
             sums=sums,
         )
-        part.restore_buffers(self.update.apply(report, job.clip))
+        with step_clock.measure("update"):
+            part.restore_buffers(self.update.apply(report, job.clip))
         if part.tables is not None:
-            if report.outcome.finite:
-                part.tables.update(gradient_factor(report.sums, report.nominal, job.clip).item(), lr_factor)
-            else:
-                part.tables.skip()
+            with step_clock.measure("tables"):
+                self._update_tables(part.tables, report, lr_factor)
         self._update_loss_scale(report)
-        report.seconds = {"rounds": after_rounds - begin, "update": time.perf_counter() - after_rounds}
+        report.marks = step_clock.end()
         return report
 
     def evaluate(self, step: int, batches: Iterable[MicroBatch]) -> EvaluationRecord:
@@ -151,6 +154,12 @@ class Trainer:
         """Continue with the loss scale of a checkpoint; ignored unless this plan scales the loss."""
         if self._scales_loss:
             self._loss_scale = replace(scale)
+
+    def _update_tables(self, tables: RowTables, report: StepReport, lr_factor: float) -> None:
+        if report.outcome.finite:
+            tables.update(gradient_factor(report.sums, report.nominal, self._job.clip).item(), lr_factor)
+        else:
+            tables.skip()
 
     def _update_loss_scale(self, report: StepReport) -> None:
         readable: StepReport | None = report

@@ -5,8 +5,9 @@ It does not import torch, which takes seconds: the processes that it starts answ
 
 import json
 import sys
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onecurve.describe.change import read_change
@@ -117,6 +118,7 @@ def run(
         quiet=quiet,
         tensorboard=tensorboard,
         verbose=is_verbose(),
+        begin=time.time(),
     )
     joined = joined_hosts(hosts, folder / MEETING, join, key_file, say)
     if has_own_loop(script) and not is_rank_of_launcher():
@@ -129,7 +131,9 @@ def run(
         return _run_here(request, chosen, precision, ranks)
     refuse_foreign_folder(folder)
     with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
-        return _launch(launcher, request, _choose(launcher, request, chosen, ranks, precision), say)
+        begin = time.time()
+        choice = _choose(launcher, request, chosen, ranks, precision)
+        return _launch(launcher, replace(request, plan_seconds=time.time() - begin), choice, say)
 
 
 def run_folder(script: Path, out: str | Path | None) -> Path:

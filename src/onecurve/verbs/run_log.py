@@ -1,12 +1,16 @@
 """What a run records while it trains: steps, events, generations, and the summary of its progress."""
 
 import math
+import os
+import socket
 import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.errors import OnecurveError
@@ -15,13 +19,16 @@ from onecurve.describe.record import (
     EvaluationRecord,
     EventRecord,
     GenerationRecord,
+    MemoryRecord,
     Record,
     StartRecord,
     StepRecord,
 )
 from onecurve.describe.summary import Ending, RunSummary
-from onecurve.report.sink import Sink
+from onecurve.device.step_clock import is_traced
+from onecurve.report.sink import Sink, TraceFile
 from onecurve.runtime.run import Run
+from onecurve.train.step_report import StepReport
 
 _MAX_SKIPPED_STEPS = 50
 """Consecutive steps that were not finite; loss scaling needs fewer to find its scale."""
@@ -88,11 +95,14 @@ class LoopProgress:
 class RunLog:
     """Writes records, and events of saves as they come in, to all sinks."""
 
-    def __init__(self, sinks: Sequence[Sink], events: deque[SaveEvent], generation: Generation | None) -> None:
-        self._sinks, self._events, self._generation = sinks, events, generation
+    def __init__(
+        self, sinks: Sequence[Sink], traces: TraceFile, events: deque[SaveEvent], generation: Generation | None
+    ) -> None:
+        self._sinks, self._traces, self._events, self._generation = sinks, traces, events, generation
         self._number = generation.number if generation is not None else 1
 
-    def start(self, run: Run, proof: EventRecord | None) -> None:
+    def start(self, run: Run, proof: EventRecord | None, seconds: dict[str, float]) -> None:
+        """`seconds`: since the start of the command, by cause."""
         self.write(
             StartRecord(
                 plan=str(run.plan),
@@ -101,6 +111,12 @@ class RunLog:
                 parameters=run.parameters,
                 steps=run.steps,
                 predicted=self._generation.predicted if self._generation is not None else {},
+                host=socket.gethostname(),
+                cores=len(os.sched_getaffinity(0)),
+                threads=torch.get_num_threads(),
+                global_batch=run.job.global_batch,
+                epoch_samples=run.components.epoch_samples,
+                seconds=seconds if self._number == 1 else {},
             )
         )
         if self._number == 1:
@@ -115,6 +131,8 @@ class RunLog:
 
     def first_step(self, run: Run, seconds: float) -> None:
         """Record how this generation began. `seconds`: of its first step."""
+        components, peak = run.memory()
+        self.write(MemoryRecord(components, peak))
         if self._generation is None or run.world.rank > 0:
             return
         interruption = self._generation.interruption
@@ -136,9 +154,15 @@ class RunLog:
             )
         )
 
+    def step(self, report: StepReport) -> StepRecord:
+        record = report.record()
+        self.write(record)
+        if report.marks and is_traced(report.step):
+            self._traces.write(replace(report.trace(), generation=self._number))
+        return record
+
     def write(self, record: Record) -> None:
-        if self._number > 1:
-            record = replace(record, generation=self._number)
+        record = replace(record, generation=self._number, time=record.time or time.time())
         for sink in self._sinks:
             sink.write(record)
 
@@ -150,3 +174,4 @@ class RunLog:
     def close(self) -> None:
         for sink in self._sinks:
             sink.close()
+        self._traces.close()

@@ -17,7 +17,7 @@ from onecurve.describe.convert import from_json, to_document, to_json, to_plain,
 from onecurve.describe.errors import CorruptedReplicaError, OnecurveError
 from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
-from onecurve.describe.record import EventRecord
+from onecurve.describe.record import EndRecord, EventRecord
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import Ending, RunSummary
 from onecurve.device.collectives import barrier
@@ -26,9 +26,10 @@ from onecurve.device.world import World
 from onecurve.job.script import load_job
 from onecurve.launch.launcher import Launcher
 from onecurve.launch.stop import Stop
+from onecurve.report.intervals import Intervals
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
-from onecurve.report.sink import JsonLines, Sink
+from onecurve.report.sink import JsonLines, Sink, TraceFile
 from onecurve.report.tensorboard import TensorBoard
 from onecurve.runs.folder import (
     BEST_WEIGHTS,
@@ -43,6 +44,7 @@ from onecurve.runs.folder import (
     read_summary,
     records_file,
     refuse_foreign_folder,
+    traces_file,
 )
 from onecurve.runtime.build import RunBuilder
 from onecurve.runtime.checkpoints import lock_run
@@ -85,6 +87,7 @@ class Training:
         self._request, self._out = request, Path(request.out)
         self._begin = time.perf_counter()
         self._job = load_job(Path(request.script), request.arguments)
+        self._job_seconds = time.perf_counter() - self._begin
         refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
         self._events: deque[SaveEvent] = deque()
         self._launcher: Launcher | None = None
@@ -155,9 +158,10 @@ class Training:
 
     def _log_training(self, run: Run, generation: Generation | None) -> tuple[LoopProgress, str | None]:
         """Train, with records of it, and write the weights; return the progress and the file of the best weights."""
-        log = RunLog(_sinks(run, self._out, self._request), self._events, generation)
+        traces = TraceFile(traces_file(self._out, run.world.rank))
+        log = RunLog(_sinks(run, self._out, self._request), traces, self._events, generation)
         try:
-            log.start(run, self._proof.event if self._proof is not None else None)
+            log.start(run, self._proof.event if self._proof is not None else None, self._start_seconds(run))
             progress = _loop(run, self._reports(run), log, self._launcher)
             if self._launcher is not None:
                 self._launcher.page.is_training = 0
@@ -172,15 +176,23 @@ class Training:
             log.write_events()
             if run.components.cache is not None and run.world.local_rank == 0:
                 log.write(EventRecord("cache", use_text(run.components.cache.use)))
-            run.save(self._out / WEIGHTS)
-            best = _save_best(run, self._out / BEST_WEIGHTS, log)
-            if progress.steps == run.steps or run.out_of_patience:
-                progress.test = run.test()
+            with run.account.measure("weights"):
+                run.save(self._out / WEIGHTS)
+                best = _save_best(run, self._out / BEST_WEIGHTS, log)
+            with run.account.measure("test"):
+                if progress.steps == run.steps or run.out_of_patience:
+                    progress.test = run.test()
             if progress.test is not None:
                 log.write(progress.test)
+            log.write(EndRecord(run.account.rest()))
             return progress, best
         finally:
             log.close()
+
+    def _start_seconds(self, run: Run) -> dict[str, float]:
+        """The seconds since the command was started, by cause."""
+        known = {"plan": self._request.plan_seconds, "job": self._job_seconds, **run.start_seconds}
+        return {"launch": run.begin - self._request.begin - sum(known.values()), **known}
 
     def _reports(self, run: Run) -> Iterable[StepReport]:
         """The steps, as they are done."""
@@ -222,9 +234,8 @@ def _loop(run: Run, reports: Iterable[StepReport], log: RunLog, launcher: Launch
 
 
 def _log_step(log: RunLog, progress: LoopProgress, report: StepReport) -> None:
-    record = report.record()
+    record = log.step(report)
     progress.add(record)
-    log.write(record)
 
 
 def _ending(run: Run, steps: int, stop: Stop) -> Ending:
@@ -266,7 +277,8 @@ def _say_ended(summary: RunSummary, quiet: bool) -> RunSummary:
 
 
 def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
-    sinks: list[Sink] = [JsonLines(records_file(out, run.world.rank))]
+    records = JsonLines(records_file(out, run.world.rank))
+    sinks: list[Sink] = [records if run.world.rank == 0 else Intervals(records)]
     if run.world.rank == 0 and request.tensorboard:
         sinks.append(TensorBoard(out / TENSORBOARD))
     if run.world.rank == 0 and not request.quiet:

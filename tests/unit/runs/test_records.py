@@ -92,7 +92,7 @@ def test_records_of_a_newer_version_are_refused(tmp_path: Path) -> None:
         plan="mb8 fp32", ranks=2, device="cpu", parameters=21, steps=10, version=RECORD_VERSION + 1, predicted={}
     )
     write(tmp_path, [newer])
-    with pytest.raises(OnecurveError, match=r"rank-0.jsonl:1: .* version 3, .* up to 2; upgrade onecurve"):
+    with pytest.raises(OnecurveError, match=r"rank-0.jsonl:1: .* version 4, .* up to 3; upgrade onecurve"):
         list(read_records(tmp_path))
 
 
@@ -106,7 +106,7 @@ def test_steps_that_were_counted_from_0_are_read_as_counted_from_1(tmp_path: Pat
 def test_an_unknown_kind_of_record_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, [step_record(0)])
     path.write_text(path.read_text().replace('"kind":"step"', '"kind":"steps"'))
-    with pytest.raises(OnecurveError, match=r"unknown kind of record 'steps' .*start, step, evaluation, test, event"):
+    with pytest.raises(OnecurveError, match=r"unknown kind of record 'steps' .*start, step, interval, memory"):
         list(read_records(tmp_path))
 
 

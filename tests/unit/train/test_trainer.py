@@ -151,7 +151,8 @@ def test_skipping_on_the_device_gives_the_same_weights() -> None:
 
 def test_seconds_are_recorded_by_cause() -> None:
     records, _ = train(make_job())
-    assert all(set(r.seconds) == {"data", "rounds", "update", "evaluation", "checkpoint", "other"} for r in records)
+    causes = {"data", "copy", "forward", "backward", "update", "sync", "evaluation", "checkpoint", "other"}
+    assert all(set(r.seconds) == causes for r in records)
     assert all(seconds >= -1e-6 for r in records for seconds in r.seconds.values())
 
 

@@ -89,7 +89,8 @@ def test_a_run_that_was_proved_on_another_host_is_not_proved_again(
     assert '"proof"' in (tmp_path / "run" / ORIGIN).read_text()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     oc.run(SMALL, ["epochs=1"], **arguments)
-    assert events(tmp_path / "run")[-1] == EventRecord("proved", "earlier: when this run was started")
+    event = events(tmp_path / "run")[-1]
+    assert (event.event, event.text) == ("proved", "earlier: when this run was started")
 
 
 @pytest.mark.parametrize(

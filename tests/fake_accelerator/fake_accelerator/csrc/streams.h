@@ -111,7 +111,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     if (event && Py_IsInitialized()) call("destroy_event", number_of(event));
   }
-  double elapsedTime(void*, void*, c10::DeviceIndex) const override { return 1.0; }
+  double elapsedTime(void* begin, void* end, c10::DeviceIndex) const override {
+    return call<double>("elapsed_milliseconds", number_of(begin), number_of(end));
+  }
 
  private:
   static int64_t number_of(void* event) { return reinterpret_cast<int64_t>(event); }

@@ -1,0 +1,61 @@
+"""Predictions for other plans, corrected by what a run has measured under its own plan."""
+
+from collections.abc import Mapping
+
+from onecurve.describe.diagnosis import StepTimes
+from onecurve.describe.plan import Plan
+from onecurve.predict.estimator import Estimator
+
+_GROUPS = {
+    "compute": ("forward", "backward", "recompute", "host", "other"),
+    "update": ("update",),
+    "replicate": ("replicate",),
+    "shard": ("shard",),
+    "tensor": ("tensor",),
+    "bubble": ("pipeline", "bubble"),
+    "tables": ("tables",),
+}
+"""Predicted causes that a run measures together. A plan cannot change how long the data takes."""
+_LEAST_SHARE = 0.02
+"""Times below this part of a step are too short to correct anything."""
+_LARGEST_FACTOR = 100.0
+
+
+class MeasuredEstimator(Estimator):
+    """An estimator whose predictions for the plan of a run are what the run has measured."""
+
+    def __init__(self, estimator: Estimator, plan: Plan, times: StepTimes) -> None:
+        super().__init__(estimator.cluster, estimator.costs, estimator.constants)
+        predicted, measured = estimator.seconds(plan), measured_groups(times)
+        self.predicted = predicted
+        """What had been predicted for the run's plan."""
+        self._factors = {cause: 1.0 for causes in _GROUPS.values() for cause in causes}
+        for group, causes in _GROUPS.items():
+            before = sum(predicted.get(cause, 0.0) for cause in causes)
+            after = measured.get(group, 0.0)
+            is_known = max(before, after) > _LEAST_SHARE * times.total and before > 0 and after > 0
+            factor = min(_LARGEST_FACTOR, after / before) if is_known else 1.0
+            self._factors |= dict.fromkeys(causes, factor)
+
+    def seconds(self, plan: Plan) -> dict[str, float]:
+        terms = super().seconds(plan)
+        return {cause: self._factors.get(cause, 1.0) * value for cause, value in terms.items() if cause != "data"}
+
+    def compute_lower_bound(self, plan: Plan) -> float:
+        return self._factors["forward"] * super().compute_lower_bound(plan)
+
+
+def measured_groups(times: StepTimes) -> dict[str, float]:
+    """What a run has measured, in the groups of the predictor's causes."""
+    known = {"data", "update", "evaluation", "checkpoint"}
+    return {
+        "compute": sum(value for cause, value in times.own.items() if cause not in known),
+        "update": times.own.get("update", 0.0),
+        "bubble": times.bubble,
+        **{cause: times.communication.get(cause, 0.0) for cause in ("replicate", "shard", "tensor", "tables")},
+    }
+
+
+def predicted_groups(seconds: Mapping[str, float]) -> dict[str, float]:
+    """A prediction in the same groups."""
+    return {group: sum(seconds.get(cause, 0.0) for cause in causes) for group, causes in _GROUPS.items()}

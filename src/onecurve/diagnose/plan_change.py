@@ -1,0 +1,60 @@
+"""Findings that another plan would mend: micro-batches, pipeline, communication."""
+
+from onecurve.describe.diagnosis import Cause, Finding, Gain, StepTimes
+from onecurve.describe.plan import Plan
+from onecurve.describe.units import seconds_text
+from onecurve.diagnose.measured_estimator import MeasuredEstimator, measured_groups, predicted_groups
+from onecurve.search.branch_and_bound import BranchAndBound
+from onecurve.search.space import Space
+
+_LEAST_GAIN = 0.10
+"""A predicted gain below this is within the error of predictions."""
+_SPREAD = 0.25
+_CAUSES: dict[str, Cause] = {"bubble": "pipeline", "compute": "micro_batch"}
+"""What has limited the run, by what another plan makes shorter; anything else is communication."""
+
+
+def plan_change(estimator: MeasuredEstimator, plan: Plan, times: StepTimes) -> Finding | None:
+    """A plan that is predicted to be faster than the run's own."""
+    found = BranchAndBound(Space(estimator)).run().chosen
+    if found is None:
+        return None
+    now, then = measured_groups(times), predicted_groups(estimator.seconds(found.plan))
+    before, after = sum(now.values()), sum(then.values())
+    # What a plan does not change stays: waiting for data and for slow ranks, checkpoints, evaluations.
+    expected = (before - after) / times.total
+    if expected < _LEAST_GAIN:
+        return None
+    shortened = max(now, key=lambda group: now[group] - then.get(group, 0.0))
+    return Finding(
+        cause=_cause(shortened, plan, found.plan),
+        limit=_limit(shortened, plan, times),
+        change=f'--plan "{found.plan}" instead of "{plan}"',
+        gain=Gain(expected * (1 - _SPREAD), expected, min(0.99, expected * (1 + _SPREAD))),
+        plan=str(found.plan),
+    )
+
+
+def _cause(shortened: str, plan: Plan, other: Plan) -> Cause:
+    if shortened == "compute" and plan.micro_batch == other.micro_batch:
+        return "plan"
+    return _CAUSES.get(shortened, "communication")
+
+
+def _limit(shortened: str, plan: Plan, times: StepTimes) -> str:
+    if shortened == "bubble":
+        share = times.bubble / times.total
+        return (
+            f"pipeline stages wait for each other: {share:.0%} of the time ({seconds_text(times.bubble)} of "
+            f"{seconds_text(times.total)}), with {plan.stage_count} stages and {plan.rounds} rounds per step"
+        )
+    if shortened == "compute":
+        return (
+            f"the device computes inefficiently: {plan.rounds} rounds of {max(plan.shares)} "
+            f"sample{'s' * (max(plan.shares) > 1)} per step"
+        )
+    spent = times.communication.get(shortened, 0.0)
+    return (
+        f"communication along the axis {shortened!r} is not hidden by computing: {spent / times.total:.0%} of the time "
+        f"({seconds_text(spent)} of {seconds_text(times.total)})"
+    )

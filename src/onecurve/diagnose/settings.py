@@ -1,0 +1,45 @@
+"""Findings about settings that slow a run down: threads, synchronized batch norm."""
+
+from onecurve.describe.diagnosis import Finding, StepTimes
+from onecurve.describe.units import seconds_text
+from onecurve.diagnose.gains import saved
+from onecurve.diagnose.history import RunHistory
+
+_THREADS_SPREAD = 0.5
+"""What too many threads cost differs much between models."""
+
+
+def batch_norm(times: StepTimes) -> Finding | None:
+    """Batch norm whose statistics are exchanged over a slow link."""
+    spent = times.communication.get("batch_norm", 0.0)
+    if not spent:
+        return None
+    return Finding(
+        cause="batch_norm",
+        limit=(
+            f"synchronized batch norm waits for other ranks in every layer: {spent / times.total:.0%} of the time "
+            f"({seconds_text(spent)} of {seconds_text(times.total)})"
+        ),
+        change="batch_norm='local' in the job (each rank then uses the statistics of its own samples: other results)",
+        gain=saved(times.total, times.total - spent),
+        job={"batch_norm": "local"},
+    )
+
+
+def threads(history: RunHistory, times: StepTimes, compute: float | None) -> Finding | None:
+    """More threads than cores. `compute`: predicted seconds of forward and backward of a step; None if unknown."""
+    start = history.start
+    if start.device != "cpu" or not start.cores or start.threads <= start.cores:
+        return None
+    computed = sum(times.own.get(cause, 0.0) for cause in ("forward", "backward", "recompute"))
+    expected = min(computed, compute) if compute is not None else computed * start.cores / start.threads
+    return Finding(
+        cause="threads",
+        limit=(
+            f"too many threads: each rank computes with {start.threads} threads on {start.cores} "
+            f"core{'s' * (start.cores > 1)}"
+        ),
+        change=f"leave torch.set_num_threads and OMP_NUM_THREADS alone, or set them to {start.cores}",
+        gain=saved(times.total, times.total - computed + expected, _THREADS_SPREAD),
+        job={"threads": start.cores},
+    )

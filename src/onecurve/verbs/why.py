@@ -1,0 +1,98 @@
+"""onecurve why: where did the time of a run go, what limits it, and what should be changed?"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from onecurve.describe.cluster import Cluster
+from onecurve.describe.convert import read_toml
+from onecurve.describe.diagnosis import Diagnosis
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.plan import Plan
+from onecurve.diagnose.diagnosis import Prediction, diagnose
+from onecurve.diagnose.history import RunHistory
+from onecurve.diagnose.history_reader import read_history
+from onecurve.runs.folder import PLAN, read_origin
+
+_MAX_SILENCE_SECONDS = 60.0
+"""A run without an end that has recorded nothing for longer, and for ten steps, is not in progress any more."""
+
+Say = Callable[[str], None]
+
+
+def why(run: str | Path, *, say: Say = lambda _: None) -> Diagnosis:
+    """Find out where the time of a run went, what limits it, and what to change, as `onecurve why` does.
+
+    The run may be in progress. The records in its folder are enough for that; to say what another plan would gain, its
+    script is loaded and the model traced, as `onecurve plan` does.
+
+    Args:
+        run: The run's folder.
+        say: A function that is called with short texts about what is being done. Default: they are dropped.
+
+    Returns:
+        The seconds of a step and of the whole run by cause, and what limits the run: each finding with the gain of a
+        change, and the change.
+
+    Example::
+
+        diagnosis = oc.why("runs/first")
+        for finding in diagnosis.findings:
+            print(finding.limit, finding.change, finding.gain.expected)
+    """
+    folder = Path(run)
+    say("reading the records")
+    history = read_history(folder)
+    plan = _plan_of(folder, history)
+    prediction, note = None, ""
+    try:
+        prediction = _prediction(folder, history, plan, say)
+    except OnecurveError as error:
+        note = f"nothing was predicted: {error}"
+    return diagnose(history, plan, prediction, _is_in_progress(history), note)
+
+
+def _plan_of(folder: Path, history: RunHistory) -> Plan:
+    """The plan of the newest generation; the folder's has its stages and layouts too, if it is the same."""
+    plan = Plan.parse(history.start.plan)
+    path = folder / PLAN
+    written = read_toml(Plan, path) if path.is_file() else plan
+    return written if str(written) == str(plan) else plan
+
+
+def _is_in_progress(history: RunHistory) -> bool:
+    generation, columns = history.generations[-1], history.columns
+    silence = max(_MAX_SILENCE_SECONDS, 10 * columns.seconds[-1])
+    return generation.end is None and time.time() - columns.time[-1] < silence
+
+
+def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Prediction:
+    from onecurve.data.training_data import open_data
+    from onecurve.device.device import local_cluster
+    from onecurve.job.script import load_job
+    from onecurve.params.row_timing import time_rows
+    from onecurve.planner.clusters import this_host
+    from onecurve.planner.planner import Planner
+    from onecurve.verbs.probe import probe_this_host
+
+    origin = read_origin(folder)
+    if origin is None or not Path(origin.script).is_file():
+        raise OnecurveError(f"the run's script is not here ({origin.script if origin is not None else 'unknown'})")
+    if local_cluster().device_kind != history.start.device:
+        raise OnecurveError(f"the run was on {history.start.device}, and this machine has none")
+    job = load_job(Path(origin.script), origin.arguments)
+    if job.manual_backward or job.async_workers:
+        raise OnecurveError("a job with its own backward, or with asynchronous workers, is not planned")
+    data = open_data(job)
+    cluster = _cluster_of(history, this_host(probe_this_host, say))
+    planner = Planner(job, data, cluster, [plan.precision], say)
+    planner.sample_tables(time_rows)
+    planner.ignore_read_time()  # the run has measured how long it waits for data
+    return Prediction(planner.estimator(), plan)
+
+
+def _cluster_of(history: RunHistory, host: Cluster) -> Cluster:
+    """The machines of the run: as many hosts as it has, each like this one."""
+    hosts = len({rank.host for rank in history.ranks})
+    return replace(host, groups=(replace(host.groups[0], count=hosts),))
