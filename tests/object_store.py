@@ -25,6 +25,8 @@ class Faults:
     """Share of answers that break off."""
     is_stopped = False
     """Nobody answers."""
+    rate = 0.0
+    """Bytes per second of an answer; 0: as fast as it can."""
 
 
 class _Proxy(ThreadingHTTPServer):
@@ -121,6 +123,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[: len(content) // 2])
             self.close_connection = True
             return
+        if faults.rate:
+            time.sleep(len(content) / faults.rate)
         if self.command != "HEAD":
             for begin in range(0, len(content), _BLOCK):
                 while faults.is_stopped:

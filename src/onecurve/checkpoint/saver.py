@@ -93,6 +93,8 @@ class Saver:
         """Step of the newest checkpoint that exists; equal on all ranks after `wait`."""
         self.saved_name = ""
         """Name of the newest checkpoint that this saver has saved; equal on all ranks after `wait`."""
+        self.cpu_seconds = 0.0
+        """CPU time of its thread so far."""
         # The thread waits for work instead of being started per save: starting a thread takes the interpreter lock away
         # from the training for several milliseconds.
         threading.Thread(target=self._run, name="onecurve-saver", daemon=True).start()
@@ -169,6 +171,7 @@ class Saver:
             finally:
                 del task  # a snapshot that was replaced must not stay in memory until the next save
                 self._slots.hold(None)
+                self.cpu_seconds = time.thread_time()
                 self._idle.set()
 
     def _finish(self, root: Root, snapshot: Snapshot | None, failure: str, needed: str) -> None:

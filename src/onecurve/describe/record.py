@@ -101,6 +101,8 @@ class StepRecord:
     """Of these, CPU time."""
     storage_seconds: float = 0.0
     """Of these, waiting for remote storage."""
+    saving_cpu_seconds: float = 0.0
+    """CPU time of the thread that writes checkpoints, since the step before."""
     cpu_seconds: float = 0.0
     """CPU time of the thread that trains. On a CPU it is less than the rank's own work if other programs take its
     cores; on accelerators it is not recorded."""
@@ -132,6 +134,7 @@ class IntervalRecord:
     loading_seconds: float = 0.0
     loading_cpu_seconds: float = 0.0
     storage_seconds: float = 0.0
+    saving_cpu_seconds: float = 0.0
     cpu_seconds: float = 0.0
     generation: int = 1
     time: float = 0.0
@@ -204,6 +207,31 @@ class GenerationRecord:
 
 
 @dataclass(frozen=True)
+class CodeLine:
+    """A line of the user's code that a rank was executing when it was looked at."""
+
+    place: str
+    """File and line: `train.py:41`."""
+    function: str
+    text: str
+    samples: int
+    """How often it was found there."""
+
+
+@dataclass(frozen=True)
+class LinesRecord:
+    """Written by rank 0 now and then: where it was in the user's code so far, in this generation."""
+
+    samples: int
+    """How often it was looked at."""
+    lines: tuple[CodeLine, ...]
+    """The most frequent ones."""
+    generation: int = 1
+    time: float = 0.0
+    kind: str = "lines"
+
+
+@dataclass(frozen=True)
 class EndRecord:
     """Written when a process has ended its part of a run by itself: after the last step, or when it was stopped."""
 
@@ -222,6 +250,7 @@ Record = (
     | EvaluationRecord
     | EventRecord
     | GenerationRecord
+    | LinesRecord
     | EndRecord
 )
 

@@ -40,9 +40,12 @@ def diagnose(history: RunHistory, plan: Plan, prediction: Prediction | None, in_
         waiting.busy_hosts(history, times),
         settings.threads(history, times, compute),
         settings.batch_norm(times),
+        settings.host_reads(history, times),
         pauses.checkpoints(history, times),
         pauses.evaluations(history, times),
-        plan_change(measured, prediction.plan, times) if measured is not None and prediction is not None else None,
+        plan_change(measured, prediction.plan, times, _handing_over(history, times))
+        if measured is not None and prediction is not None
+        else None,
     ]
     tokens = prediction.estimator.costs.tokens if prediction is not None else None
     samples_per_second = start.global_batch / times.total if times.total else 0.0
@@ -88,6 +91,12 @@ def _identity(
         devices=plan.mesh.size,
         steps=len(history.columns),
     )
+
+
+def _handing_over(history: RunHistory, times: StepTimes) -> float:
+    """Seconds of a step in which ranks wait for data though their loader processes are not busy."""
+    is_limited = any(waiting.is_limited_by_loading(rank, times.total) for rank in history.ranks)
+    return 0.0 if is_limited else times.own.get("data", 0.0)
 
 
 def _speedup(times: StepTimes, plan: Plan) -> float | None:

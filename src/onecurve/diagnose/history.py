@@ -3,7 +3,14 @@
 from array import array
 from dataclasses import dataclass, field
 
-from onecurve.describe.record import EndRecord, EvaluationRecord, EventRecord, GenerationRecord, StartRecord
+from onecurve.describe.record import (
+    EndRecord,
+    EvaluationRecord,
+    EventRecord,
+    GenerationRecord,
+    LinesRecord,
+    StartRecord,
+)
 
 Seconds = dict[str, float]
 """Seconds by cause."""
@@ -60,6 +67,8 @@ class RankHistory:
     """Seconds that it took to load the samples of the counted steps, the CPU time, and the time of waiting for remote
     storage."""
     skipped_samples: int = 0
+    saving_cpu_seconds: float = 0.0
+    """CPU time of writing checkpoints in the background, in the counted steps."""
     cpu_seconds: float = 0.0
     """CPU time of the thread that trains, in the counted steps; 0 if it is not known."""
     own: list[float] = field(default_factory=list)
@@ -107,6 +116,8 @@ class RunHistory:
     columns: StepColumns = field(default_factory=StepColumns)
     causes: list[tuple[int, Seconds]] = field(default_factory=list)
     """Of rank 0, for equal parts of the run: the number of steps, and their seconds by cause."""
+    lines: LinesRecord | None = None
+    """Where rank 0 was in the user's code, in the newest generation."""
     ranks: list[RankHistory] = field(default_factory=list)
     spread: float = 0.0
     """How much longer the rank with the most own work in a step works than the average one: the mean over the counted

@@ -16,6 +16,7 @@ from onecurve.describe.record import (
     EventRecord,
     GenerationRecord,
     IntervalRecord,
+    LinesRecord,
     MemoryRecord,
     Record,
     StartRecord,
@@ -32,7 +33,7 @@ _MAX_SHARED_STEP = 64
 """Up to this step, every rank records each step."""
 _MAX_FIRST_STEPS = 5
 """Steps at the beginning of a generation that are not counted, because they are slower."""
-_SUMS = ("loading_seconds", "loading_cpu_seconds", "storage_seconds", "cpu_seconds")
+_SUMS = ("loading_seconds", "loading_cpu_seconds", "storage_seconds", "saving_cpu_seconds", "cpu_seconds")
 """Fields of records that are added up over the counted steps."""
 _FAST: dict[bytes, msgspec.json.Decoder[IntervalRecord | StepRecord]] = {
     b'"kind":"interval"}\n': msgspec.json.Decoder(IntervalRecord),
@@ -118,6 +119,7 @@ class _FirstRank:
             self._add_step(record)
         elif isinstance(record, StartRecord):
             history.generations.append(GenerationHistory(record))
+            history.lines = None
             self._first_steps, self._shared_steps = [], []
             self._sums = dict.fromkeys(_SUMS, 0.0)
         elif isinstance(record, GenerationRecord):
@@ -126,6 +128,8 @@ class _FirstRank:
             history.generations[-1].end = record
         elif isinstance(record, MemoryRecord):
             self._components = record.components
+        elif isinstance(record, LinesRecord):
+            history.lines = record
         elif isinstance(record, EvaluationRecord):
             history.evaluations.append(record)
         elif isinstance(record, EventRecord):

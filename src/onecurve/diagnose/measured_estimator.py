@@ -19,6 +19,8 @@ _GROUPS = {
 _LEAST_SHARE = 0.02
 """Times below this part of a step are too short to correct anything."""
 _LARGEST_FACTOR = 100.0
+_MAX_SURPRISE = 2.0
+"""If computing takes this many times as long as predicted, or as much less, the prediction does not explain it."""
 
 
 class MeasuredEstimator(Estimator):
@@ -36,13 +38,30 @@ class MeasuredEstimator(Estimator):
             is_known = max(before, after) > _LEAST_SHARE * times.total and before > 0 and after > 0
             factor = min(_LARGEST_FACTOR, after / before) if is_known else 1.0
             self._factors |= dict.fromkeys(causes, factor)
+        self._plan, self._compute = plan, measured["compute"]
+        self._explains_compute = 1 / _MAX_SURPRISE < self._factors["forward"] < _MAX_SURPRISE
 
     def seconds(self, plan: Plan) -> dict[str, float]:
         terms = super().seconds(plan)
-        return {cause: self._factors.get(cause, 1.0) * value for cause, value in terms.items() if cause != "data"}
+        terms = {cause: self._factors.get(cause, 1.0) * value for cause, value in terms.items() if cause != "data"}
+        if self._explains_compute:
+            return terms
+        others = {cause: value for cause, value in terms.items() if cause not in _GROUPS["compute"]}
+        return {**others, "forward": self._compute_by_samples(plan)}
 
     def compute_lower_bound(self, plan: Plan) -> float:
-        return self._factors["forward"] * super().compute_lower_bound(plan)
+        if self._explains_compute:
+            return self._factors["forward"] * super().compute_lower_bound(plan)
+        return self._compute_by_samples(plan)
+
+    def _compute_by_samples(self, plan: Plan) -> float:
+        """The measured time, as if every sample took the same in every plan: the predictor does not know better."""
+        return self._compute * _samples_per_rank(plan) / _samples_per_rank(self._plan)
+
+
+def _samples_per_rank(plan: Plan) -> float:
+    """Samples of a step that a rank computes; of a split model, its part of them."""
+    return plan.rounds * max(plan.shares) / (plan.mesh.tensor * plan.mesh.pipeline)
 
 
 def measured_groups(times: StepTimes) -> dict[str, float]:

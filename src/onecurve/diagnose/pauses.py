@@ -15,7 +15,10 @@ _EVALUATION_SHARE = 0.05
 
 def checkpoints(history: RunHistory, times: StepTimes) -> Finding | None:
     """Checkpoints that are saved too often."""
-    spent = times.pauses.get("checkpoint", 0.0)
+    stopped = times.pauses.get("checkpoint", 0.0)
+    # On a CPU, what writes checkpoints in the background takes the time of the cores that compute.
+    on_cores = max(rank.saving_cpu_seconds / max(1, rank.steps) for rank in history.ranks)
+    spent = stopped + (on_cores if history.start.device == "cpu" else 0.0)
     saves = sum(event.event == "saved" for event in history.events)
     if not saves or spent <= _CHECKPOINT_SHARE * times.total:
         return None
@@ -25,8 +28,9 @@ def checkpoints(history: RunHistory, times: StepTimes) -> Finding | None:
     return Finding(
         cause="checkpoint",
         limit=(
-            f"checkpoints take {spent / times.total:.0%} of the time: one every {_steps(every)}, and each stops the "
-            f"training for {seconds_text(spent * every)}"
+            f"checkpoints take {spent / times.total:.0%} of the time: one every {_steps(every)}; each stops the "
+            f"training for {seconds_text(stopped * every)}, and writing it takes {seconds_text(on_cores * every)} of "
+            "CPU time"
         ),
         change=f"save=oc.Save(every={rarer}) in the job",
         gain=saved(times.total, training + spent * every / rarer),

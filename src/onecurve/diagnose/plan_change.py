@@ -14,15 +14,19 @@ _CAUSES: dict[str, Cause] = {"bubble": "pipeline", "compute": "micro_batch"}
 """What has limited the run, by what another plan makes shorter; anything else is communication."""
 
 
-def plan_change(estimator: MeasuredEstimator, plan: Plan, times: StepTimes) -> Finding | None:
-    """A plan that is predicted to be faster than the run's own."""
+def plan_change(
+    estimator: MeasuredEstimator, plan: Plan, times: StepTimes, handing_over: float = 0.0
+) -> Finding | None:
+    """A plan that is predicted to be faster than the run's own. `handing_over`: seconds of a step in which the rank
+    waits for data that is there, which grow with the rounds."""
     found = BranchAndBound(Space(estimator)).run().chosen
     if found is None:
         return None
     now, then = measured_groups(times), predicted_groups(estimator.seconds(found.plan))
     before, after = sum(now.values()), sum(then.values())
     # What a plan does not change stays: waiting for data and for slow ranks, checkpoints, evaluations.
-    expected = (before - after) / times.total
+    handed_over = handing_over * (1 - found.plan.rounds / plan.rounds)
+    expected = (before - after + handed_over) / times.total
     if expected < _LEAST_GAIN:
         return None
     shortened = max(now, key=lambda group: now[group] - then.get(group, 0.0))
@@ -50,7 +54,7 @@ def _limit(shortened: str, plan: Plan, times: StepTimes) -> str:
         )
     if shortened == "compute":
         return (
-            f"the device computes inefficiently: {plan.rounds} rounds of {max(plan.shares)} "
+            f"the device computes inefficiently: {plan.rounds} round{'s' * (plan.rounds > 1)} of {max(plan.shares)} "
             f"sample{'s' * (max(plan.shares) > 1)} per step"
         )
     spent = times.communication.get(shortened, 0.0)

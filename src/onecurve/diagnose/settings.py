@@ -1,10 +1,17 @@
 """Findings about settings that slow a run down: threads, synchronized batch norm."""
 
+import math
+import re
+
 from onecurve.describe.diagnosis import Finding, StepTimes
 from onecurve.describe.units import seconds_text
 from onecurve.diagnose.gains import saved
 from onecurve.diagnose.history import RunHistory
 
+_READS = re.compile(r"\.(item|tolist|cpu|numpy)\(")
+"""Calls that bring values of tensors to the host."""
+_LEAST_SAMPLES = 40
+_SAMPLING_SPREAD = 0.2
 _THREADS_SPREAD = 0.5
 """What too many threads cost differs much between models."""
 
@@ -23,6 +30,26 @@ def batch_norm(times: StepTimes) -> Finding | None:
         change="batch_norm='local' in the job (each rank then uses the statistics of its own samples: other results)",
         gain=saved(times.total, times.total - spent),
         job={"batch_norm": "local"},
+    )
+
+
+def host_reads(history: RunHistory, times: StepTimes) -> Finding | None:
+    """A line of the user's code that reads values of tensors, for which the host waits."""
+    lines = history.lines
+    if lines is None or lines.samples < _LEAST_SAMPLES:
+        return None
+    reads = [(line, match[1]) for line in lines.lines if (match := _READS.search(line.text)) is not None]
+    if not reads:
+        return None
+    line, call = max(reads, key=lambda read: read[0].samples)
+    share = line.samples / lines.samples
+    # On an accelerator a read also waits for work that must be done anyway. Without it the device would not have idled.
+    gained = share if history.start.device == "cpu" else min(share, times.own.get("other", 0.0) / times.total)
+    return Finding(
+        cause="host_reads",
+        limit=f"{line.function} in {line.place} reads values of tensors with .{call}(): {share:.0%} of the time",
+        change=f"leave the values in tensors: no .{call}() in {line.place} ({line.text})",
+        gain=saved(times.total, times.total * (1 - gained), max(_SAMPLING_SPREAD, 1 / math.sqrt(line.samples))),
     )
 
 

@@ -7,9 +7,13 @@ from onecurve.describe.diagnosis import Finding, StepTimes
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.units import seconds_text
 from onecurve.diagnose.gains import saved
-from onecurve.diagnose.history import RunHistory
+from onecurve.diagnose.history import RankHistory, RunHistory
 from onecurve.diagnose.step_times import own_of
 
+_BUSY = 0.6
+"""Loader processes that work for less than this part of the time do not limit a run."""
+_LEAST_SLOWNESS = 1.25
+"""A rank must take so many times as long as the others to be called slow."""
 _SHARE = 0.5
 """What takes more than this part of the time of loading samples limits it."""
 _MAX_PROCESSES = 64
@@ -28,13 +32,15 @@ def data(history: RunHistory, times: StepTimes) -> Finding | None:
     steps, processes = max(1, slowest.steps), max(1, slowest.loader_processes)
     loading, reading = slowest.loading_seconds / steps, slowest.storage_seconds / steps
     computing = slowest.loading_cpu_seconds / steps
+    if not is_limited_by_loading(slowest, step):
+        return None
     limit = f"waiting for data: {waited / step:.0%} of each step ({seconds_text(waited)} of {seconds_text(step)})"
     if reading > _SHARE * loading:
         return Finding(
             cause="storage",
             limit=f"{limit}; the storage is slow: reading takes {seconds_text(reading)} per step and rank",
-            change="cache=oc.Cache() in the job, which keeps files on this host's disk once they are read; or, for "
-            "data that is read only once, more bandwidth",
+            change='cache=oc.Cache("/fast/disk", "100G") in the job, which keeps files on each host once they are read; '
+            "data that is read only once needs more bandwidth",
             gain=saved(step, busy),
             job={"cache": 1},
         )
@@ -57,6 +63,12 @@ def data(history: RunHistory, times: StepTimes) -> Finding | None:
     )
 
 
+def is_limited_by_loading(rank: RankHistory, step: float) -> bool:
+    """True if the loader processes of a rank are busy. If they are not, waiting for data is the handing over."""
+    loading = rank.loading_seconds / max(1, rank.steps)
+    return loading > _BUSY * max(1, rank.loader_processes) * step
+
+
 def slow_rank(history: RunHistory, times: StepTimes, mesh: Mesh) -> Finding | None:
     """A rank that takes longer than the others for the same work, in most steps."""
     ranks = [rank for rank in history.ranks if rank.steps]
@@ -65,6 +77,8 @@ def slow_rank(history: RunHistory, times: StepTimes, mesh: Mesh) -> Finding | No
     slowest = max(ranks, key=own_of)
     others = statistics.median(own_of(rank) for rank in ranks if rank is not slowest)
     factor = own_of(slowest) / others
+    if factor < _LEAST_SLOWNESS:
+        return None
     where = f"rank {slowest.rank} on host {slowest.host or 'unknown'}"
     waits_for_data = slowest.mean("data") - statistics.median(rank.mean("data") for rank in ranks)
     what = "waits for data" if waits_for_data > (own_of(slowest) - others) / 2 else "computes"

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import FrameType
 
 _LIBRARIES = ("torch", "onecurve")
 """Packages whose lines are left out."""
@@ -9,12 +10,18 @@ _LIBRARIES = ("torch", "onecurve")
 
 def line_of(thread: int) -> str:
     """Return what a thread is executing: `train.py:12 in forward`. "" if the thread has ended."""
+    frame = user_frame(thread)
+    if frame is None:
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def user_frame(thread: int) -> FrameType | None:
+    """Return the innermost frame of a thread that is the user's, or the innermost one if none is. None if the thread
+    has ended."""
     innermost = frame = sys._current_frames().get(thread)
     files = [sys.modules[name].__file__ for name in _LIBRARIES if name in sys.modules]
     folders = tuple(str(Path(file).parent) for file in files if file is not None)
     while frame is not None and frame.f_code.co_filename.startswith(folders):
         frame = frame.f_back
-    frame = frame or innermost
-    if frame is None:
-        return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return frame or innermost

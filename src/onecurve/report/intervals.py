@@ -65,6 +65,7 @@ def interval_of(steps: list[StepRecord]) -> IntervalRecord:
         loading_seconds=sum(step.loading_seconds for step in steps),
         loading_cpu_seconds=sum(step.loading_cpu_seconds for step in steps),
         storage_seconds=sum(step.storage_seconds for step in steps),
+        saving_cpu_seconds=sum(step.saving_cpu_seconds for step in steps),
         cpu_seconds=sum(step.cpu_seconds for step in steps),
         generation=last.generation,
         time=last.time,

@@ -14,6 +14,7 @@ from onecurve.describe.record import (
     EventRecord,
     GenerationRecord,
     IntervalRecord,
+    LinesRecord,
     MemoryRecord,
     Record,
     StartRecord,
@@ -30,6 +31,7 @@ _KINDS: dict[str, type[Record]] = {
     "test": EvaluationRecord,
     "event": EventRecord,
     "generation": GenerationRecord,
+    "lines": LinesRecord,
     "end": EndRecord,
 }
 

@@ -114,6 +114,7 @@ class Checkpoints:
             else None
         )
         keeper = self._kept.keeper if self._kept is not None else None
+        self._cpu_seconds = 0.0
         self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention, generation, keeper)
         self._last_save = time.monotonic()
         self._events: list[SaveEvent] = []
@@ -303,6 +304,11 @@ class Checkpoints:
         taken = rows.for_checkpoint(state.step, self._saver.saved_name, self._group)
         tensors = [*local_tensors(), *taken.tensors]
         self._saver.save(tensors, optimizer_state, _save_point(state, taken), taken.needed)
+
+    def take_cpu_seconds(self) -> float:
+        """CPU time of writing checkpoints in the background since the last call."""
+        before, self._cpu_seconds = self._cpu_seconds, self._saver.cpu_seconds
+        return self._cpu_seconds - before
 
     def take_events(self) -> list[SaveEvent]:
         """Return how saves ended since the last call."""

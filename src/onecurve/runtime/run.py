@@ -100,6 +100,7 @@ class Run:
         self.account.complete(report, "step" if self.device.asynchronous else "other")
         report.memory = self.device.peak_memory()
         report.skipped_samples = sum(micro.skipped for micro in batch.rounds)
+        report.saving_cpu_seconds = self._checkpoints.take_cpu_seconds() if self._checkpoints is not None else 0.0
         report.load = sum((micro.load for micro in batch.rounds), LoadTime())
         report.loader_processes = self.components.loaders.training.processes
         return report

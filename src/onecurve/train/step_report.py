@@ -81,6 +81,8 @@ class StepReport:
     loader_processes: int = 0
     load: LoadTime = field(default_factory=LoadTime)
     """What it took to load this rank's samples of the step."""
+    saving_cpu_seconds: float = 0.0
+    """CPU time of writing checkpoints since the step before."""
     cpu_seconds: float = 0.0
     """CPU time of this thread since the step before; 0 if a device computes."""
     _outcome: StepOutcome | None = None
@@ -119,6 +121,7 @@ class StepReport:
             loading_seconds=self.load.seconds,
             loading_cpu_seconds=self.load.cpu,
             storage_seconds=self.load.storage,
+            saving_cpu_seconds=self.saving_cpu_seconds,
             cpu_seconds=self.cpu_seconds,
             time=self.time,
         )

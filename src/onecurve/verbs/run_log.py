@@ -16,6 +16,7 @@ from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.generation import Generation
 from onecurve.describe.record import (
+    EndRecord,
     EvaluationRecord,
     EventRecord,
     GenerationRecord,
@@ -29,6 +30,7 @@ from onecurve.device.step_clock import is_traced
 from onecurve.report.sink import Sink, TraceFile
 from onecurve.runtime.run import Run
 from onecurve.train.step_report import StepReport
+from onecurve.verbs.line_sampler import LineSampler
 
 _MAX_SKIPPED_STEPS = 50
 """Consecutive steps that were not finite; loss scaling needs fewer to find its scale."""
@@ -96,9 +98,16 @@ class RunLog:
     """Writes records, and events of saves as they come in, to all sinks."""
 
     def __init__(
-        self, sinks: Sequence[Sink], traces: TraceFile, events: deque[SaveEvent], generation: Generation | None
+        self,
+        sinks: Sequence[Sink],
+        traces: TraceFile,
+        events: deque[SaveEvent],
+        generation: Generation | None,
+        lines: LineSampler | None,
     ) -> None:
+        """`lines`: looks where this rank is in the user's code; None on ranks that do not record that."""
         self._sinks, self._traces, self._events, self._generation = sinks, traces, events, generation
+        self._lines = lines
         self._number = generation.number if generation is not None else 1
 
     def start(self, run: Run, proof: EventRecord | None, seconds: dict[str, float]) -> None:
@@ -159,7 +168,15 @@ class RunLog:
         self.write(record)
         if report.marks and is_traced(report.step):
             self._traces.write(replace(report.trace(), generation=self._number))
+        if self._lines is not None and self._lines.is_due:
+            self.write(self._lines.record())
         return record
+
+    def end(self, seconds: dict[str, float]) -> None:
+        """`seconds`: since the last step, by cause."""
+        if self._lines is not None:
+            self.write(self._lines.record())
+        self.write(EndRecord(seconds))
 
     def write(self, record: Record) -> None:
         record = replace(record, generation=self._number, time=record.time or time.time())
@@ -172,6 +189,8 @@ class RunLog:
             self.write(EventRecord(event.event, event.text))
 
     def close(self) -> None:
+        if self._lines is not None:
+            self._lines.stop()
         for sink in self._sinks:
             sink.close()
         self._traces.close()

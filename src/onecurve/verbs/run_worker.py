@@ -17,7 +17,7 @@ from onecurve.describe.convert import from_json, to_document, to_json, to_plain,
 from onecurve.describe.errors import CorruptedReplicaError, OnecurveError
 from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
-from onecurve.describe.record import EndRecord, EventRecord
+from onecurve.describe.record import EventRecord
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.summary import Ending, RunSummary
 from onecurve.device.collectives import barrier
@@ -55,6 +55,7 @@ from onecurve.runtime.run_settings import RunSettings
 from onecurve.train.step_report import StepReport
 from onecurve.verbs.async_training import AsyncTraining
 from onecurve.verbs.kept import LOCK_SECONDS, Kept
+from onecurve.verbs.line_sampler import LineSampler
 from onecurve.verbs.proof import PlanProof
 from onecurve.verbs.row_access import row_access, row_address
 from onecurve.verbs.run_log import LoopProgress, RunLog
@@ -159,7 +160,8 @@ class Training:
     def _log_training(self, run: Run, generation: Generation | None) -> tuple[LoopProgress, str | None]:
         """Train, with records of it, and write the weights; return the progress and the file of the best weights."""
         traces = TraceFile(traces_file(self._out, run.world.rank))
-        log = RunLog(_sinks(run, self._out, self._request), traces, self._events, generation)
+        lines = LineSampler() if run.world.rank == 0 else None
+        log = RunLog(_sinks(run, self._out, self._request), traces, self._events, generation, lines)
         try:
             log.start(run, self._proof.event if self._proof is not None else None, self._start_seconds(run))
             progress = _loop(run, self._reports(run), log, self._launcher)
@@ -184,7 +186,7 @@ class Training:
                     progress.test = run.test()
             if progress.test is not None:
                 log.write(progress.test)
-            log.write(EndRecord(run.account.rest()))
+            log.end(run.account.rest())
             return progress, best
         finally:
             log.close()
