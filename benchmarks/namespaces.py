@@ -17,7 +17,7 @@ _CGROUP = Path("/sys/fs/cgroup/cpu")
 _CPU_PERIOD = 4_000
 """Period of the CPU quota in microseconds; short, so that a rank under a quota runs slowly and not in bursts."""
 _EXIT_SECONDS = 10.0
-_LINK_BURST = {"100mbit": "64kb", "1gbit": "160kb"}
+_LINK_BURST = {"2mbit": "4kb", "100mbit": "64kb", "1gbit": "160kb"}
 """Burst size of the token bucket for each link rate; small, so that short messages are slowed too."""
 
 

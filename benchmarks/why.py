@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from why_job import stored_files
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from object_store import ObjectStore, object_store
+from onecurve.describe.plan import Plan
 from onecurve.describe.record import StepRecord
 from onecurve.runs.records import read_records
 
@@ -67,7 +68,7 @@ def with_arguments(*arguments: str) -> Callable[[Setting, dict[str, Any]], Setti
     def mend(setting: Setting, _: dict[str, Any]) -> Setting:
         names = {argument.partition("=")[0] for argument in arguments}
         kept = tuple(each for each in setting.arguments if each.partition("=")[0] not in names)
-        return Setting((*kept, *arguments), setting.plan, setting.quota, setting.rate)
+        return replace(setting, arguments=(*kept, *arguments))
 
     return mend
 
@@ -83,7 +84,7 @@ def with_job(**names: str) -> Callable[[Setting, dict[str, Any]], Setting]:
 
 
 def with_plan(setting: Setting, finding: dict[str, Any]) -> Setting:
-    return Setting(setting.arguments, finding["plan"], setting.quota, setting.rate)
+    return replace(setting, plan=finding["plan"])
 
 
 def with_cache(setting: Setting, finding: dict[str, Any]) -> Setting:
@@ -91,7 +92,7 @@ def with_cache(setting: Setting, finding: dict[str, Any]) -> Setting:
 
 
 def without_quota(setting: Setting, _: dict[str, Any]) -> Setting:
-    return Setting(setting.arguments, setting.plan, 1.0, setting.rate)
+    return replace(setting, quota=1.0)
 
 
 FAULTS = {
@@ -115,7 +116,7 @@ FAULTS = {
     ),
     "store": Fault(Setting(("store=True", "steps=64"), "replicate2 mb16"), "storage", with_cache, is_late=True),
     "batch_norm": Fault(
-        Setting(("norms=True", "depth=12", "width=64", "steps=40"), "replicate2 mb16", rate="1mbit"),
+        Setting(("norms=True", "depth=32", "width=16", "steps=40"), "replicate2 mb16", rate="2mbit"),
         "batch_norm",
         with_job(batch_norm="batch_norm"),
     ),
@@ -157,7 +158,7 @@ class Lab:
         command = [sys.executable, "-m", "onecurve", "run", str(JOB), *setting.arguments, "--out", str(out)]
         command += ["--plan", setting.plan] if setting.plan else ["--ranks", "2"]
         if setting.rate:
-            self._run_on_hosts([*command, "--hosts", "2"], setting)
+            self._run_on_hosts(command, setting)
         else:
             process = subprocess.Popen(command, env=self._environment(), stdout=subprocess.PIPE, text=True)
             with _slow_rank(out, setting.quota):
@@ -167,7 +168,9 @@ class Lab:
         return out
 
     def _run_on_hosts(self, command: Sequence[str], setting: Setting) -> None:
-        with emulated_hosts(2, setting.rate, [1.0, 1.0]) as hosts:
+        count = min(2, Plan.parse(setting.plan).mesh.size)
+        command = [*command, "--hosts", str(count)] if count > 1 else [*command]
+        with emulated_hosts(count, setting.rate, [1.0] * count) as hosts:
             processes = [
                 subprocess.Popen(
                     host.command(command),
@@ -180,7 +183,7 @@ class Lab:
             ]
             outputs = [process.communicate(timeout=_TIMEOUT)[0] for process in processes]
         if any(process.returncode for process in processes):
-            raise SystemExit(f"{' '.join(command)}\n{outputs[0]}\n{outputs[1]}")
+            raise SystemExit("\n".join([" ".join(command), *outputs]))
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, **self._store.environment}

@@ -44,8 +44,10 @@ class StartRecord:
     version: int = RECORD_VERSION
     host: str = ""
     """Name of the host that this rank runs on."""
+    host_cores: int = 0
+    """CPU cores of that host that the run may use."""
     cores: int = 0
-    """CPU cores that this rank may use."""
+    """CPU cores that this rank uses."""
     threads: int = 0
     """Threads that one operation of this rank uses."""
     global_batch: int = 0

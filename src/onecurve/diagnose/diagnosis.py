@@ -53,7 +53,7 @@ def diagnose(history: RunHistory, plan: Plan, prediction: Prediction | None, in_
         folder=history.folder,
         plan=str(plan),
         ranks=start.ranks,
-        hosts=len({rank.host for rank in history.ranks}),
+        hosts=history.hosts,
         device=start.device,
         steps=columns.step[-1],
         steps_planned=start.steps,

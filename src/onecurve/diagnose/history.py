@@ -133,6 +133,12 @@ class RunHistory:
         return self.generations[-1].start
 
     @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+        record = self.generations[-1].record
+        return record.hosts if record is not None else len({rank.host for rank in self.ranks})
+
+    @property
     def counted_steps(self) -> int:
         return self.ranks[0].steps
 

@@ -12,13 +12,14 @@ _GROUPS = {
     "replicate": ("replicate",),
     "shard": ("shard",),
     "tensor": ("tensor",),
-    "bubble": ("pipeline", "bubble"),
+    "bubble": ("bubble", "pipeline"),
     "tables": ("tables",),
 }
 """Predicted causes that a run measures together. A plan cannot change how long the data takes."""
+_COMMUNICATION = ("replicate", "shard", "tensor")
 _LEAST_SHARE = 0.02
 """Times below this part of a step are too short to correct anything."""
-_LARGEST_FACTOR = 100.0
+_LARGEST_FACTOR = 1000.0
 _MAX_SURPRISE = 2.0
 """If computing takes this many times as long as predicted, or as much less, the prediction does not explain it."""
 
@@ -31,13 +32,19 @@ class MeasuredEstimator(Estimator):
         predicted, measured = estimator.seconds(plan), measured_groups(times)
         self.predicted = predicted
         """What had been predicted for the run's plan."""
-        self._factors = {cause: 1.0 for causes in _GROUPS.values() for cause in causes}
+        known = {}
         for group, causes in _GROUPS.items():
             before = sum(predicted.get(cause, 0.0) for cause in causes)
             after = measured.get(group, 0.0)
-            is_known = max(before, after) > _LEAST_SHARE * times.total and before > 0 and after > 0
-            factor = min(_LARGEST_FACTOR, after / before) if is_known else 1.0
-            self._factors |= dict.fromkeys(causes, factor)
+            if max(before, after) > _LEAST_SHARE * times.total and before > 0 and after > 0:
+                known[group] = min(_LARGEST_FACTOR, after / before)
+        # A link that is slower than assumed is so for every axis that uses it.
+        link = max((known[group] for group in _COMMUNICATION if group in known), default=1.0)
+        assumed = {**dict.fromkeys(_GROUPS, 1.0), **dict.fromkeys(_COMMUNICATION, link)}
+        factors = {**assumed, **known}
+        self._factors = {cause: factors[group] for group, causes in _GROUPS.items() for cause in causes}
+        if "bubble" not in known:
+            self._factors |= {"bubble": factors["compute"], "pipeline": link}
         self._plan, self._compute = plan, measured["compute"]
         self._explains_compute = 1 / _MAX_SURPRISE < self._factors["forward"] < _MAX_SURPRISE
 

@@ -33,10 +33,16 @@ def plan_change(
     return Finding(
         cause=_cause(shortened, plan, found.plan),
         limit=_limit(shortened, plan, times),
-        change=f'--plan "{found.plan}" instead of "{plan}"',
+        change=f'--plan "{found.plan}" instead of "{plan}"{_on_fewer_hosts(estimator, plan, found.plan)}',
         gain=Gain(expected * (1 - _SPREAD), expected, min(0.99, expected * (1 + _SPREAD))),
         plan=str(found.plan),
     )
+
+
+def _on_fewer_hosts(estimator: MeasuredEstimator, plan: Plan, other: Plan) -> str:
+    """Say on how many hosts a plan is meant to run, if these are fewer than before."""
+    before, after = (sum(count for count, _ in estimator.cluster.placement(each.mesh.size)) for each in (plan, other))
+    return f", on {after} host{'s' * (after > 1)} instead of {before}" if after < before else ""
 
 
 def _cause(shortened: str, plan: Plan, other: Plan) -> Cause:

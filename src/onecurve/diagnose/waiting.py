@@ -39,8 +39,8 @@ def data(history: RunHistory, times: StepTimes) -> Finding | None:
         return Finding(
             cause="storage",
             limit=f"{limit}; the storage is slow: reading takes {seconds_text(reading)} per step and rank",
-            change='cache=oc.Cache("/fast/disk", "100G") in the job, which keeps files on each host once they are read; '
-            "data that is read only once needs more bandwidth",
+            change='cache=oc.Cache("/fast/disk", "100G") in the job, which keeps files on each host after the first '
+            "reading; data that is read only once needs more bandwidth",
             gain=saved(step, busy),
             job={"cache": 1},
         )

@@ -78,7 +78,7 @@ class RunBuilder:
         self._job, self._settings = job, settings
         self._process: JobProcess | None = None
         self._facts: JobFacts | None = None
-        self._process_bytes = 0
+        self._process_bytes = self._host_cores = 0
 
     def build(
         self,
@@ -108,6 +108,7 @@ class RunBuilder:
         watch = Stopwatch("build")
         knows_facts = interruption is not None and interruption.facts_known
         seen = visible_devices()
+        self._host_cores = self._host_cores or seen.cores  # before this process is pinned to some of them
         refuse_unsuitable(job, plan, settings, world, seen)
         pin_to_cores(world.local_rank, world.local_size, plan.threads)
 
@@ -181,6 +182,7 @@ class RunBuilder:
                 loaders=process.loaders,
                 cache=process.cache,
                 steps=steps,
+                host_cores=self._host_cores,
                 epoch_samples=process.data.order.size,
                 parameters=process.parameters,
                 checkpoints=checkpoints,

@@ -44,6 +44,8 @@ class RunComponents:
     """For remote data files; None if the job has none."""
     steps: int
     """Steps of the whole training."""
+    host_cores: int
+    """CPU cores of this host that the run may use."""
     epoch_samples: int
     parameters: int
     checkpoints: Checkpoints | None

@@ -121,6 +121,7 @@ class RunLog:
                 steps=run.steps,
                 predicted=self._generation.predicted if self._generation is not None else {},
                 host=socket.gethostname(),
+                host_cores=run.components.host_cores,
                 cores=len(os.sched_getaffinity(0)),
                 threads=torch.get_num_threads(),
                 global_batch=run.job.global_batch,

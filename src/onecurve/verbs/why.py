@@ -93,6 +93,13 @@ def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Pred
 
 
 def _cluster_of(history: RunHistory, host: Cluster) -> Cluster:
-    """The machines of the run: as many hosts as it has, each like this one."""
-    hosts = len({rank.host for rank in history.ranks})
-    return replace(host, groups=(replace(host.groups[0], count=hosts),))
+    """The machines of the run: as many hosts as it has, each like this one.
+
+    The link between them is not known here. What the run has measured will correct what is assumed.
+    """
+    group = replace(host.groups[0], count=history.hosts, inter_host=host.groups[0].intra_host)
+    cores = history.start.host_cores
+    if group.kind == "cpu" and 0 < cores < group.cores_per_host:
+        splits = tuple(split for split in group.core_splits if split.threads <= cores)
+        group = replace(group, devices_per_host=cores, cores_per_host=cores, core_splits=splits)
+    return replace(host, groups=(group,))
