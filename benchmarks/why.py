@@ -23,16 +23,21 @@ from typing import Any
 
 from chaos_ranks import quota
 from namespaces import emulated_hosts
+from overhead import ratio, torchrun, with_interval
 from why_job import stored_files
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from object_store import ObjectStore, object_store
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import StepRecord
+from onecurve.diagnose.history_reader import read_history
+from onecurve.diagnose.wall_time import wall_time
 from onecurve.runs.records import read_records
 
 HERE = Path(__file__).parent
 JOB = HERE / "why_job.py"
+EXAMPLES = HERE.parent / "examples"
+PLANS = ("mb32", "replicate2 mb16", "shard2 mb16", "tensor2 mb32", "pipeline2 mb8×4", "mb8×4 recompute=full")
 _TIMEOUT = 240.0
 _STORE_RATE = 4e6
 """Bytes per second of one answer of the object store."""
@@ -140,17 +145,29 @@ class Lab:
     def diagnosis(self, setting: Setting) -> dict[str, Any]:
         """Run, and return what `onecurve why --json` says."""
         out = self.run(setting)
+        steps = [record for record in read_records(out) if isinstance(record, StepRecord)]
+        late = [sum(step.seconds.values()) for step in steps[-len(steps) // 3 :]]
+        return {**self.why(out), "late_step_seconds": sum(late) / len(late)}
+
+    def why(self, out: Path) -> dict[str, Any]:
+        command = [sys.executable, "-m", "onecurve", "why", str(out), "--json"]
         answer = subprocess.run(
-            [sys.executable, "-m", "onecurve", "why", str(out), "--json"],
+            command, env=self._environment(), check=True, capture_output=True, text=True, timeout=_TIMEOUT
+        )
+        return json.loads(answer.stdout)
+
+    def timed_run(self, command: Sequence[str]) -> tuple[Path, float]:
+        """Run; return the folder, and the seconds that the command took."""
+        self._runs += 1
+        out = self._folder / f"run-{self._runs}"
+        begin = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "onecurve", "run", *command, "--out", str(out)],
             env=self._environment(),
             check=True,
             capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
         )
-        steps = [record for record in read_records(out) if isinstance(record, StepRecord)]
-        late = [sum(step.seconds.values()) for step in steps[-len(steps) // 3 :]]
-        return {**json.loads(answer.stdout), "late_step_seconds": sum(late) / len(late)}
+        return out, time.perf_counter() - begin
 
     def run(self, setting: Setting) -> Path:
         self._runs += 1
@@ -236,6 +253,52 @@ def measure_fault(lab: Lab, name: str) -> dict[str, Any]:
     return {"named": named, "promised": round(promised, 4), "measured": round(measured, 4)}
 
 
+GOOD = {
+    "wide": [str(JOB), "width=1024", "batch=128", "steps=40"],
+    "gpt": [str(EXAMPLES / "gpt.py"), "steps=99"],
+    "deep": [str(JOB), "width=768", "depth=16", "batch=96", "steps=40"],
+}
+"""Runs that plan themselves: nothing should be found about them."""
+SUMMED = {
+    **{f"gpt {plan}": [str(EXAMPLES / "gpt.py"), "steps=60", "--plan", plan] for plan in PLANS},
+    **{name: [str(EXAMPLES / f"{name}.py")] for name in ("ctr", "llama", "resnet", "tabular")},
+}
+"""Runs whose causes must add up to their wall time."""
+
+
+def false_alarms(lab: Lab) -> int:
+    """Number of well-planned runs about which something is found."""
+    alarms = 0
+    for name, command in GOOD.items():
+        out, _ = lab.timed_run(command)
+        found = lab.why(out)["findings"]
+        alarms += bool(found)
+        _say(f"{name}: {', '.join(finding['limit'] for finding in found) or 'nothing to gain'}")
+    return alarms
+
+
+def sum_error(lab: Lab) -> float:
+    """Largest difference between wall time and the sum of causes, as a fraction; also of the steps alone."""
+    errors = []
+    for name, command in SUMMED.items():
+        out, seconds = lab.timed_run(command)
+        causes = sum(wall_time(read_history(out)).values())
+        errors.append(abs(1 - causes / seconds))
+        _say(f"{name}: {seconds:.2f} s, causes {causes:.2f} s, error {errors[-1]:.1%}")
+    return max(errors)
+
+
+def cost(folder: Path, blocks: int) -> tuple[float, tuple[float, float]]:
+    """What recording costs, as a fraction of a step, with its interval."""
+    out = folder / "cost.json"
+    subprocess.run([*torchrun(), str(HERE / "why_cost.py"), str(out), str(blocks)], check=True)
+    seconds = json.loads(out.read_text())
+    pairs = min(map(len, seconds.values()))
+    value, interval = ratio(seconds["recorded"][:pairs], seconds["bare"][:pairs])
+    _say(f"recording: {with_interval(value, interval)} of a step without")
+    return value - 1, (interval[0] - 1, interval[1] - 1)
+
+
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -243,12 +306,22 @@ def _say(text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--only", default=",".join(FAULTS), help="names of faults")
+    parser.add_argument("--only", default=",".join([*FAULTS, "sum", "cost", "alarms"]), help="what to measure")
+    parser.add_argument("--blocks", type=int, default=160, help="blocks of eight steps to measure the cost with")
     chosen = parser.parse_args()
+    only = chosen.only.split(",")
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, object_store(Path(folder)) as store:
         lab = Lab(Path(folder), store)
-        faults = {name: measure_fault(lab, name) for name in chosen.only.split(",") if name}
-    print(json.dumps({"faults": faults}))
+        found["faults"] = {name: measure_fault(lab, name) for name in FAULTS if name in only}
+        if "sum" in only:
+            found["sum_error"] = round(sum_error(lab), 4)
+        if "cost" in only:
+            value, interval = cost(Path(folder), chosen.blocks)
+            found |= {"cost": round(value, 4), "cost_interval": [round(end, 4) for end in interval]}
+        if "alarms" in only:
+            found["false_alarms"] = false_alarms(lab)
+    print(json.dumps(found) if chosen.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
 
 
 if __name__ == "__main__":

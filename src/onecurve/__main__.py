@@ -1,3 +1,5 @@
-from onecurve.cli import main
+"""`python -m onecurve` is the same as the command `onecurve`."""
 
-raise SystemExit(main())
+from onecurve.cli.main import command
+
+command()

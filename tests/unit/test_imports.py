@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "search": {"describe", "predict"},
     "report": {"describe", "predict", "diagnose"},
     "diagnose": {"describe", "predict", "search", "runs"},
+    "page": {"describe", "diagnose", "report"},
     "job": {"describe"},
     "device": {"describe"},
     "model": CORE,
@@ -41,7 +42,7 @@ MAY_IMPORT = {
     "runs": {"describe", "checkpoint"},
     "planner": PLANNER,
     "runtime": RUNTIME,
-    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report", "servers", "diagnose"},
+    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report", "servers", "diagnose", "page"},
     "cli": {"verbs", "describe", "report"},
 }
 LIBRARIES = {
@@ -49,6 +50,7 @@ LIBRARIES = {
     "predict": set(),
     "search": set(),
     "diagnose": {"msgspec"},
+    "page": set(),
     "report": {"rich", "tensorboard"},
     "job": {"torch"},
     "device": {"torch", "numpy"},

@@ -154,7 +154,9 @@ def _add_probe(verbs: Verbs) -> None:
 
 def _add_why(verbs: Verbs) -> None:
     why = _add_verb(verbs, "why", why_command, "say where the time of a run went, and what to change")
-    why.add_argument("run", help="folder of a run, for example runs/gpt; it may be in progress")
+    why.add_argument("run", nargs="+", help="folder of a run, for example runs/gpt; of two runs, they are compared")
+    why.add_argument("--html", metavar="FILE", help="write one page with charts, which needs no network")
+    why.add_argument("--trace", metavar="FILE", help="write a trace of all ranks for Perfetto (ui.perfetto.dev)")
 
 
 def _add_export(verbs: Verbs) -> None:

@@ -21,8 +21,10 @@ _JSON_VERSION = 1
 
 def run_command(chosen: argparse.Namespace) -> int:
     from onecurve.report.summary import summary_lines
+    from onecurve.verbs.command_start import note_command
     from onecurve.verbs.run import run
 
+    note_command()
     if chosen.slurm is not None:
         return _submit(chosen)
     summary = run(
@@ -179,12 +181,22 @@ def plan_command(chosen: argparse.Namespace) -> int:
 
 
 def why_command(chosen: argparse.Namespace) -> int:
-    from onecurve.report.why import why_lines, why_plain
+    from onecurve.report.why import comparison_lines, why_lines, why_plain
     from onecurve.verbs.why import why
 
+    if len(chosen.run) > 2:
+        raise OnecurveError(f"why: {len(chosen.run)} runs were given; give one, or two to compare")
+    if len(chosen.run) == 2 and (chosen.html is not None or chosen.trace is not None):
+        raise OnecurveError("why: --html and --trace are about one run; give one, not two")
     with _progress(chosen.json) as say:
-        diagnosis = why(chosen.run, say=say)
-    _print_result(why_lines(diagnosis), {"version": _JSON_VERSION, **why_plain(diagnosis)} if chosen.json else None)
+        diagnoses = [why(run, html=chosen.html, trace=chosen.trace, say=say) for run in chosen.run]
+    if len(diagnoses) == 2:
+        plain = {"version": _JSON_VERSION, "runs": [why_plain(diagnosis) for diagnosis in diagnoses]}
+        _print_result(comparison_lines(*diagnoses), plain if chosen.json else None)
+        return 0
+    written = [f"written: {file}" for file in (chosen.html, chosen.trace) if file is not None]
+    plain = {"version": _JSON_VERSION, **why_plain(diagnoses[0])}
+    _print_result([*why_lines(diagnoses[0]), *written], plain if chosen.json else None)
     return 0
 
 

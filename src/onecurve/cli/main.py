@@ -1,9 +1,13 @@
 """Runs a command, and turns every error into a message and an exit status."""
 
 import argparse
+import atexit
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -12,6 +16,22 @@ from onecurve.cli.arguments import read_arguments
 from onecurve.cli.status import interrupted_status
 from onecurve.describe.errors import InterruptError, full_text
 from onecurve.report.log import log_to_stderr
+
+
+def command() -> NoReturn:
+    """Run a command as a process of its own.
+
+    The process ends without taking the interpreter apart, which with torch takes a second.
+    """
+    status = main()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

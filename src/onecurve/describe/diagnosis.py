@@ -138,6 +138,12 @@ class Diagnosis:
     tokens_per_second: float | None = None
     speedup: float | None = None
     """Predicted seconds of a step on one device over the measured ones; None if that is not known."""
+    utilization: float | None = None
+    """Model FLOPs utilization in the counted steps; None if the model's FLOPs are not known."""
+    memory: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by component of the rank that uses the most."""
+    memory_rank: int = 0
+    predicted_memory: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     """What could not be found out, for a person."""
 

@@ -49,6 +49,8 @@ def diagnose(history: RunHistory, plan: Plan, prediction: Prediction | None, in_
     ]
     tokens = prediction.estimator.costs.tokens if prediction is not None else None
     samples_per_second = start.global_batch / times.total if times.total else 0.0
+    identity = _identity(history, times, wall, predicted, prediction)
+    fullest = max(history.ranks, key=lambda rank: sum(rank.components.values()))
     return Diagnosis(
         folder=history.folder,
         plan=str(plan),
@@ -63,12 +65,22 @@ def diagnose(history: RunHistory, plan: Plan, prediction: Prediction | None, in_
         predicted=predicted,
         wall=wall,
         findings=worth_naming(findings),
-        identity=_identity(history, times, wall, predicted, prediction),
+        identity=identity,
         samples_per_second=samples_per_second,
         tokens_per_second=tokens.per_sample * samples_per_second if tokens is not None else None,
         speedup=_speedup(times, plan),
+        utilization=_utilization(identity, times, len(history.columns)),
+        memory=fullest.components,
+        memory_rank=fullest.rank,
+        predicted_memory=prediction.estimator.memory(prediction.plan) if prediction is not None else {},
         note=note,
     )
+
+
+def _utilization(identity: TimeIdentity | None, times: StepTimes, steps: int) -> float | None:
+    if identity is None or not times.total:
+        return None
+    return identity.work / steps / (identity.rate * identity.devices * times.total)
 
 
 def _identity(

@@ -31,8 +31,8 @@ def plan_change(
         return None
     shortened = max(now, key=lambda group: now[group] - then.get(group, 0.0))
     return Finding(
-        cause=_cause(shortened, plan, found.plan),
-        limit=_limit(shortened, plan, times),
+        cause=(cause := _cause(shortened, plan, found.plan)),
+        limit=_limit(cause, shortened, plan, times),
         change=f'--plan "{found.plan}" instead of "{plan}"{_on_fewer_hosts(estimator, plan, found.plan)}',
         gain=Gain(expected * (1 - _SPREAD), expected, min(0.99, expected * (1 + _SPREAD))),
         plan=str(found.plan),
@@ -46,12 +46,14 @@ def _on_fewer_hosts(estimator: MeasuredEstimator, plan: Plan, other: Plan) -> st
 
 
 def _cause(shortened: str, plan: Plan, other: Plan) -> Cause:
-    if shortened == "compute" and plan.micro_batch == other.micro_batch:
+    if shortened == "compute" and max(other.shares) < 2 * max(plan.shares):
         return "plan"
     return _CAUSES.get(shortened, "communication")
 
 
-def _limit(shortened: str, plan: Plan, times: StepTimes) -> str:
+def _limit(cause: Cause, shortened: str, plan: Plan, times: StepTimes) -> str:
+    if cause == "plan":
+        return f"the plan: {plan} does not use these machines as well as another one would"
     if shortened == "bubble":
         share = times.bubble / times.total
         return (

@@ -94,6 +94,41 @@ def verdict_lines(diagnosis: Diagnosis) -> list[str]:
     ]
 
 
+def comparison_lines(first: Diagnosis, second: Diagnosis) -> list[str]:
+    """Two runs side by side: what differs in the time of a step, the largest difference first."""
+    before, after = first.times, second.times
+    per_sample = (before.total / _samples(first), after.total / _samples(second))
+    lines = [f"1  {_run_line(first)}", f"2  {_run_line(second)}", ""]
+    faster, slower = (2, 1) if per_sample[1] < per_sample[0] else (1, 2)
+    saved = 1 - min(per_sample) / max(per_sample)
+    lines.append(
+        f"run {faster} takes {saved:.0%} less time per sample than run {slower}"
+        if saved >= _MIN_SHOWN_FRACTION
+        else "both take the same time per sample"
+    )
+    lines += ["", f"{'time of a step':<32}{'run 1':>12}{'run 2':>12}{'difference':>14}"]
+    causes = dict.fromkeys([*before.by_cause, *after.by_cause])
+    pairs = {cause: (before.by_cause.get(cause, 0.0), after.by_cause.get(cause, 0.0)) for cause in causes}
+    limit = _MIN_SHOWN_FRACTION * max(before.total, after.total)
+    for cause, (a, b) in sorted(pairs.items(), key=lambda item: -abs(item[1][1] - item[1][0])):
+        if max(a, b) > limit:
+            lines.append(_compared(CAUSES.get(cause, cause), a, b))
+    lines += [_compared("total", before.total, after.total), ""]
+    for number, diagnosis in ((1, first), (2, second)):
+        lines += [f"run {number}", *(f"  {line}" for line in verdict_lines(diagnosis))]
+    return lines
+
+
+def _samples(diagnosis: Diagnosis) -> float:
+    """Samples of a step."""
+    return diagnosis.samples_per_second * diagnosis.times.total or 1.0
+
+
+def _compared(name: str, a: float, b: float) -> str:
+    sign = "+" if b >= a else "-"
+    return f"  {name:<30}{seconds_text(a):>12}{seconds_text(b):>12}{sign + seconds_text(abs(b - a)):>14}"
+
+
 def why_plain(diagnosis: Diagnosis) -> dict[str, Any]:
     """The diagnosis as plain data."""
     return {**to_plain(diagnosis), "step_seconds": diagnosis.times.total, "efficiency": diagnosis.efficiency}
@@ -109,6 +144,13 @@ def _run_line(diagnosis: Diagnosis) -> str:
     hosts = f" on {diagnosis.hosts:,} hosts" if diagnosis.hosts > 1 else ""
     done = f"{diagnosis.steps:,} of {diagnosis.steps_planned:,} steps"
     return f"{diagnosis.folder}: {diagnosis.plan}, {ranks}{hosts}, {done}{', in progress' * diagnosis.in_progress}"
+
+
+def measured_and_predicted(diagnosis: Diagnosis) -> dict[str, tuple[float, float]]:
+    """The measured and predicted seconds of a step by cause, the largest first."""
+    measured, predicted = diagnosis.times.by_cause, _renamed(diagnosis.predicted)
+    causes = sorted(dict.fromkeys([*measured, *predicted]), key=lambda cause: -measured.get(cause, 0.0))
+    return {cause: (measured.get(cause, 0.0), predicted.get(cause, 0.0)) for cause in causes}
 
 
 def _table(

@@ -28,6 +28,7 @@ from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
 from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, refuse_foreign_folder
+from onecurve.verbs.command_start import command_start
 from onecurve.verbs.crews import HostCrew
 from onecurve.verbs.hosts import Hosts, joined_hosts
 from onecurve.verbs.program import PROGRAM
@@ -118,7 +119,7 @@ def run(
         quiet=quiet,
         tensorboard=tensorboard,
         verbose=is_verbose(),
-        begin=time.time(),
+        begin=command_start(),
     )
     joined = joined_hosts(hosts, folder / MEETING, join, key_file, say)
     if has_own_loop(script) and not is_rank_of_launcher():

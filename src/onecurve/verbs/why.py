@@ -13,15 +13,26 @@ from onecurve.describe.plan import Plan
 from onecurve.diagnose.diagnosis import Prediction, diagnose
 from onecurve.diagnose.history import RunHistory
 from onecurve.diagnose.history_reader import read_history
+from onecurve.diagnose.traces import aligned_traces
+from onecurve.page.run_page import run_page
+from onecurve.report.trace import write_trace
 from onecurve.runs.folder import PLAN, read_origin
 
+_MAX_SHOWN_RANKS = 16
+"""Ranks in the page's time line of a step."""
 _MAX_SILENCE_SECONDS = 60.0
 """A run without an end that has recorded nothing for longer, and for ten steps, is not in progress any more."""
 
 Say = Callable[[str], None]
 
 
-def why(run: str | Path, *, say: Say = lambda _: None) -> Diagnosis:
+def why(
+    run: str | Path,
+    *,
+    html: str | Path | None = None,
+    trace: str | Path | None = None,
+    say: Say = lambda _: None,
+) -> Diagnosis:
     """Find out where the time of a run went, what limits it, and what to change, as `onecurve why` does.
 
     The run may be in progress. The records in its folder are enough for that; to say what another plan would gain, its
@@ -29,6 +40,10 @@ def why(run: str | Path, *, say: Say = lambda _: None) -> Diagnosis:
 
     Args:
         run: The run's folder.
+        html: Path of a page to write: one file with charts of the run, which needs no network. Default: None, none is
+            written.
+        trace: Path of a trace to write, which Perfetto (ui.perfetto.dev) shows: the steps whose times were recorded one
+            by one, of all ranks, with aligned clocks. Default: None, none is written.
         say: A function that is called with short texts about what is being done. Default: they are dropped.
 
     Returns:
@@ -50,7 +65,23 @@ def why(run: str | Path, *, say: Say = lambda _: None) -> Diagnosis:
         prediction = _prediction(folder, history, plan, say)
     except OnecurveError as error:
         note = f"nothing was predicted: {error}"
-    return diagnose(history, plan, prediction, _is_in_progress(history), note)
+    diagnosis = diagnose(history, plan, prediction, _is_in_progress(history), note)
+    if html is not None:
+        say("writing the page")
+        _write_page(Path(html), folder, diagnosis, history)
+    if trace is not None:
+        say("writing the trace")
+        hosts = {rank.rank: rank.host for rank in history.ranks}
+        write_trace(Path(trace), aligned_traces(folder, [*hosts]), hosts)
+    return diagnosis
+
+
+def _write_page(path: Path, folder: Path, diagnosis: Diagnosis, history: RunHistory) -> None:
+    """Write the page, with the time line of the newest step that the first ranks have recorded."""
+    shown = [rank.rank for rank in history.ranks[:_MAX_SHOWN_RANKS]]
+    steps = {step: traces for step, traces in aligned_traces(folder, shown).items() if len(traces) == len(shown)}
+    step = max(steps, default=0)
+    path.write_text(run_page(diagnosis, history, steps.get(step, {}), step), encoding="utf-8")
 
 
 def _plan_of(folder: Path, history: RunHistory) -> Plan:
