@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from onecurve.verbs.prepare import prepare
     from onecurve.verbs.probe import probe
     from onecurve.verbs.run import run
+    from onecurve.verbs.status import status
     from onecurve.verbs.why import why
 
 __version__ = "0.1.0"
@@ -70,6 +71,7 @@ __all__ = [
     "probe",
     "run",
     "sqrt_scaling",
+    "status",
     "why",
 ]
 
@@ -92,6 +94,7 @@ _HOMES = {
     "verbs.prepare": ("prepare",),
     "verbs.probe": ("probe",),
     "verbs.run": ("run",),
+    "verbs.status": ("status",),
     "verbs.why": ("why",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -29,9 +29,8 @@ def test_check_names_the_first_step_and_tensor(fault: str, plan: str, tensor: st
     assert verdict.tensor.split()[0] == tensor
 
 
-@pytest.mark.parametrize(
-    "model", ["gemma2", pytest.param("t5", marks=pytest.mark.slow), pytest.param("mamba", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("model", ["gemma2", "t5", "mamba"])
+@pytest.mark.slow
 def test_a_fault_in_each_axis_is_found_in_models_of_the_zoo(model: str) -> None:
     pytest.importorskip("transformers")
     plans = ["replicate2 mb4", "shard2 mb4", "tensor2 mb8", "pipeline2 mb4×2"]

@@ -114,7 +114,7 @@ def small_cluster(*, quiet: bool) -> oc.Cluster:
     return oc.Cluster.of("cpu", 2, 1 << 34, 2)
 
 
-OF_A_RUN = ("export", "why")
+OF_A_RUN = ("export", "why", "status")
 
 
 def run_example(name: str) -> None:

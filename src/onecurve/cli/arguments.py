@@ -13,6 +13,7 @@ from onecurve.cli.commands import (
     probe_command,
     run_command,
     serve_command,
+    status_command,
     why_command,
     work_command,
 )
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_plan(verbs)
     _add_check(verbs)
     _add_probe(verbs)
+    _add_status(verbs)
     _add_why(verbs)
     _add_export(verbs)
     _add_index(verbs)
@@ -157,6 +159,12 @@ def _add_why(verbs: Verbs) -> None:
     why.add_argument("run", nargs="+", help="folder of a run, for example runs/gpt; of two runs, they are compared")
     why.add_argument("--html", metavar="FILE", help="write one page with charts, which needs no network")
     why.add_argument("--trace", metavar="FILE", help="write a trace of all ranks for Perfetto (ui.perfetto.dev)")
+
+
+def _add_status(verbs: Verbs) -> None:
+    status = _add_verb(verbs, "status", status_command, "show how a run is doing")
+    status.add_argument("run", nargs="?", help="folder of a run (default: list the runs here and below)")
+    status.add_argument("--once", action="store_true", help="show it once, also if the run is in progress")
 
 
 def _add_export(verbs: Verbs) -> None:

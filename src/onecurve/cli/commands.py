@@ -3,18 +3,21 @@
 import argparse
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 
-from onecurve.cli.status import interrupted_status
+from onecurve.cli.exit_status import interrupted_status
 from onecurve.describe.convert import to_document, to_json, to_plain
 from onecurve.describe.errors import OnecurveError
 from onecurve.report.text import print_lines
 
+_REFRESH_SECONDS = 1.0
 _JSON_VERSION = 1
 """Version of `--json` output that is not also the content of a file."""
 
@@ -178,6 +181,38 @@ def plan_command(chosen: argparse.Namespace) -> int:
         # Not wrapped: a command with line breaks cannot be copied.
         print("", f"written: {chosen.out}", *start_lines(advice, command), sep="\n", flush=True)
     return 0 if advice.best is not None else 1
+
+
+def status_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.status_view import runs_table, status_view
+    from onecurve.verbs.status import runs_below, status
+
+    console = Console()
+    if chosen.run is None:
+        runs = runs_below()
+        if chosen.json:
+            print(to_json({"version": _JSON_VERSION, "runs": runs}), flush=True)
+        elif runs:
+            console.print(runs_table(runs))
+        else:
+            print("no runs here or below; give the folder of one", flush=True)
+        return 0
+    now = status(chosen.run)
+    if chosen.json:
+        print(to_json({"version": _JSON_VERSION, **to_plain(now)}), flush=True)
+        return 0
+    if not console.is_terminal or now.state != "running" or chosen.once:
+        console.print(status_view(now))
+        return 0
+    # Ctrl-C leaves the view; the run goes on.
+    with suppress(KeyboardInterrupt), Live(status_view(now), console=console, auto_refresh=False) as live:
+        while now.state == "running":
+            begin = time.monotonic()
+            now = status(chosen.run)
+            live.update(status_view(now), refresh=True)
+            # Reading takes long for many ranks: it should not be all that this machine does.
+            time.sleep(max(_REFRESH_SECONDS, 10 * (time.monotonic() - begin)))
+    return 0
 
 
 def why_command(chosen: argparse.Namespace) -> int:

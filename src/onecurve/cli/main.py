@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from onecurve.cli.arguments import read_arguments
-from onecurve.cli.status import interrupted_status
+from onecurve.cli.exit_status import interrupted_status
 from onecurve.describe.errors import InterruptError, full_text
 from onecurve.report.log import log_to_stderr
 

@@ -13,6 +13,7 @@ from onecurve.describe.plan import Plan
 from onecurve.diagnose.diagnosis import Prediction, diagnose
 from onecurve.diagnose.history import RunHistory
 from onecurve.diagnose.history_reader import read_history
+from onecurve.diagnose.run_status import state_of
 from onecurve.diagnose.traces import aligned_traces
 from onecurve.page.run_page import run_page
 from onecurve.report.trace import write_trace
@@ -20,8 +21,6 @@ from onecurve.runs.folder import PLAN, read_origin
 
 _MAX_SHOWN_RANKS = 16
 """Ranks in the page's time line of a step."""
-_MAX_SILENCE_SECONDS = 60.0
-"""A run without an end that has recorded nothing for longer, and for ten steps, is not in progress any more."""
 
 Say = Callable[[str], None]
 
@@ -65,7 +64,7 @@ def why(
         prediction = _prediction(folder, history, plan, say)
     except OnecurveError as error:
         note = f"nothing was predicted: {error}"
-    diagnosis = diagnose(history, plan, prediction, _is_in_progress(history), note)
+    diagnosis = diagnose(history, plan, prediction, state_of(history, time.time()) == "running", note)
     if html is not None:
         say("writing the page")
         _write_page(Path(html), folder, diagnosis, history)
@@ -92,13 +91,10 @@ def _plan_of(folder: Path, history: RunHistory) -> Plan:
     return written if str(written) == str(plan) else plan
 
 
-def _is_in_progress(history: RunHistory) -> bool:
-    generation, columns = history.generations[-1], history.columns
-    silence = max(_MAX_SILENCE_SECONDS, 10 * columns.seconds[-1])
-    return generation.end is None and time.time() - columns.time[-1] < silence
-
-
 def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Prediction:
+    origin = read_origin(folder)
+    if origin is None or not Path(origin.script).is_file():
+        raise OnecurveError(f"the run's script is not here ({origin.script if origin is not None else 'unknown'})")
     from onecurve.data.training_data import open_data
     from onecurve.device.device import local_cluster
     from onecurve.job.script import load_job
@@ -107,9 +103,6 @@ def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Pred
     from onecurve.planner.planner import Planner
     from onecurve.verbs.probe import probe_this_host
 
-    origin = read_origin(folder)
-    if origin is None or not Path(origin.script).is_file():
-        raise OnecurveError(f"the run's script is not here ({origin.script if origin is not None else 'unknown'})")
     if local_cluster().device_kind != history.start.device:
         raise OnecurveError(f"the run was on {history.start.device}, and this machine has none")
     job = load_job(Path(origin.script), origin.arguments)
