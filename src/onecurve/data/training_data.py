@@ -55,6 +55,12 @@ class TrainingData:
         if isinstance(self.reader.dataset, Source):
             self.reader.dataset.keep_states(folder)
 
+    @property
+    def epoch_samples(self) -> int:
+        """Samples of an epoch; 0 if the data has no end."""
+        dataset = self.reader.dataset
+        return 0 if isinstance(dataset, Source) and not dataset.has_end else self.order.size
+
     def micro(self, begin: int, end: int) -> MicroBatch:
         """Read the samples at positions begin … end-1 in this process, as one micro-batch."""
         return self.reader.batch(self.order.samples(begin, end))
@@ -106,6 +112,9 @@ def open_dataset(build: object, name: str) -> Dataset:
 def _refuse_unsuitable_stream(job: Job, lanes: int) -> None:
     if job.epochs is not None:
         raise OnecurveError("Job: the data is a stream, which has no end: set steps=… instead of epochs=…")
+    for name, part in (("Evaluate", job.evaluate), ("Save", job.save)):
+        if part is not None and part.every == "epoch":
+            raise OnecurveError(f"{name}: every='epoch', but the data is a stream, which has no end: give steps")
     if job.global_batch % lanes and lanes % job.global_batch:
         raise OnecurveError(
             f"stream: lanes={lanes} and global_batch={job.global_batch}: one must divide the other, so that each rank "

@@ -52,7 +52,7 @@ class StartRecord:
     """Threads that one operation of this rank uses."""
     global_batch: int = 0
     epoch_samples: int = 0
-    """Samples of an epoch."""
+    """Samples of an epoch; 0 if the data has no end."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by cause from the start of the command to the first step: `launch` (imports, starting the
     processes), `plan`, `job` (loading the script), `form` (the process group), `build` (this rank's part), `load` (the

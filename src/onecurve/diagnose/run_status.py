@@ -15,8 +15,6 @@ _DETAILS = ("saved", "snapshots")
 """Events that are shown elsewhere, or not worth showing."""
 _MAX_LOSSES = 120
 _MAX_EVENTS = 6
-_MAX_EPOCH_SAMPLES = 1 << 62
-"""Data that has no length."""
 
 
 def state_of(history: RunHistory, now: float) -> RunState:
@@ -34,7 +32,6 @@ def status_of(history: RunHistory, now: float | None = None) -> RunStatus:
     columns, start, first = history.columns, history.start, history.ranks[0]
     step_seconds = sum(first.seconds.values()) / first.steps if first.steps else columns.seconds[-1]
     state, step = state_of(history, now), columns.step[-1]
-    has_length = 0 < start.epoch_samples < _MAX_EPOCH_SAMPLES
     return RunStatus(
         folder=history.folder,
         state=state,
@@ -44,7 +41,7 @@ def status_of(history: RunHistory, now: float | None = None) -> RunStatus:
         hosts=history.hosts,
         step=step,
         steps=start.steps,
-        epoch=columns.samples[-1] / start.epoch_samples if has_length else None,
+        epoch=columns.samples[-1] / start.epoch_samples if start.epoch_samples else None,
         loss=columns.loss[-1],
         losses=_thinned(columns.loss),
         lr=columns.lr[-1],

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.cache import Cache
+from onecurve.job.cadence import Every, check_every
 from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
@@ -44,7 +45,7 @@ class Evaluate:
 
     Args:
         data: A callable that builds the evaluation dataset (map-style, with samples `(input, target)`).
-        every: Number of steps between evaluations.
+        every: Number of steps between evaluations, or `"epoch"`: after the step that completes an epoch.
         watch: The value that decides which evaluation is the best: `"loss"` or the name of one of the job's metrics.
             Default: `"loss"`.
         better: `"lower"` if smaller values of `watch` are better, `"higher"` if larger ones are. Default: `"lower"`.
@@ -59,14 +60,14 @@ class Evaluate:
     """
 
     data: Callable[[], Dataset]
-    every: int
+    every: Every
     watch: str = "loss"
     better: Literal["lower", "higher"] = "lower"
     patience: int | None = None
     test: Callable[[], Dataset] | None = None
 
     def __post_init__(self) -> None:
-        _check_positive_integer("Evaluate", "every", self.every)
+        check_every("Evaluate", "every", self.every)
         if not callable(self.data):
             raise OnecurveError(
                 f"Evaluate: data must be a callable that builds the dataset, for example data=lambda: MyDataset(); "
@@ -228,7 +229,9 @@ class Job:
 
     def lr_factor(self, step: int, steps: int) -> float:
         """The schedule's learning-rate factor for step `step` (counted from 0) of `steps`."""
-        return self.schedule.factor(step, steps) if isinstance(self.schedule, Schedule) else self.schedule(step, steps)
+        if not isinstance(self.schedule, Schedule):
+            return self.schedule(step, steps)
+        return self.schedule.factor(step, steps, steps / self.epochs if self.epochs is not None else None)
 
     def _check_numbers(self) -> None:
         _check_positive_integer("Job", "global_batch", self.global_batch)
@@ -288,6 +291,11 @@ class Job:
             )
 
     def _check_schedule(self) -> None:
+        if isinstance(self.schedule, Schedule) and self.schedule.warmup_epochs is not None and self.epochs is None:
+            raise OnecurveError(
+                f"Job: schedule {self.schedule}: a warmup in epochs needs epochs=… in the job instead of steps=…; give "
+                "the warmup as a number of steps, or as a fraction such as 0.03"
+            )
         try:
             float(self.lr_factor(0, 2))
         except Exception as error:

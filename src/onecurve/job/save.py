@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.cadence import Every, check_every
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,7 @@ class Save:
     the two newest and the best one are kept.
 
     Args:
-        every: Number of steps between checkpoints. Default: None, save by time (`minutes`).
+        every: Number of steps between checkpoints, or `"epoch"`. Default: None, save by time (`minutes`).
         minutes: Minutes between checkpoints; not used if `every` is set. Default: 10.
         last: Number of newest checkpoints to keep. Default: 2.
         keep_every: Also save, and never delete, the checkpoints at multiples of this many steps. If `every` is set,
@@ -30,7 +31,7 @@ class Save:
         oc.Save(every=500, last=3, keep_every=10_000)
     """
 
-    every: int | None = None
+    every: Every | None = None
     minutes: float = 10.0
     last: int = 2
     keep_every: int | None = None
@@ -39,7 +40,9 @@ class Save:
     memory: int | Literal["auto"] | None = "auto"
 
     def __post_init__(self) -> None:
-        steps = {"every": self.every, "last": self.last, "keep_every": self.keep_every}
+        if self.every is not None:
+            check_every("Save", "every", self.every)
+        steps = {"last": self.last, "keep_every": self.keep_every}
         if isinstance(self.memory, str):
             if self.memory != "auto":
                 raise OnecurveError(f"Save: memory must be a number of steps, 'auto' or None, got {self.memory!r}")
@@ -50,7 +53,7 @@ class Save:
                 raise OnecurveError(f"Save: {name} must be an integer of at least 1, got {value!r}")
         if not (isinstance(self.minutes, int | float) and self.minutes > 0):
             raise OnecurveError(f"Save: minutes must be a number above 0, got {self.minutes!r}")
-        if self.keep_every and self.every and self.keep_every % self.every:
+        if self.keep_every and isinstance(self.every, int) and self.keep_every % self.every:
             raise OnecurveError(
                 f"Save: keep_every must be a multiple of every, got keep_every = {self.keep_every} and "
                 f"every = {self.every}"

@@ -1,6 +1,7 @@
 """Learning-rate schedules: pure functions of the step that return a factor for the optimizer's learning rate."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +9,8 @@ from typing import Literal
 from onecurve.describe.errors import OnecurveError
 
 Shape = Literal["constant", "linear", "cosine"]
+Warmup = int | float | str
+"""Steps, a fraction of all steps, or epochs as text: `"2 epochs"`."""
 
 
 @dataclass(frozen=True)
@@ -16,29 +19,50 @@ class Schedule:
 
     Args:
         shape: `"constant"`, `"linear"` or `"cosine"`. Default: `"constant"`.
-        warmup: Number of warmup steps. Default: 0.
+        warmup: Number of warmup steps; a fraction of all steps (`0.03`); or epochs (`"2 epochs"`). Default: 0.
         final: Factor at the last step; a constant schedule ignores it. Default: 0.
     """
 
     shape: Shape = "constant"
-    warmup: int = 0
+    warmup: Warmup = 0
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
+        if isinstance(self.warmup, str):
+            if self.warmup_epochs is None:
+                raise OnecurveError(f"schedule: warmup must be for example '2 epochs', got {self.warmup!r}")
+        elif isinstance(self.warmup, bool) or not self.warmup >= 0:
             raise OnecurveError(f"schedule: warmup must be at least 0 steps, got {self.warmup}")
+        elif isinstance(self.warmup, float) and not (self.warmup < 1 or self.warmup.is_integer()):
+            raise OnecurveError(
+                f"schedule: warmup must be a number of steps, or a fraction of them below 1, got {self.warmup}"
+            )
 
     def __str__(self) -> str:
         final = "" if self.shape == "constant" else f", final={self.final}"
         return f"{self.shape}(warmup={self.warmup}{final})"
 
-    def factor(self, step: int, steps: int) -> float:
-        """The learning-rate factor for step `step` (counted from 0) of `steps`."""
-        if step < self.warmup:
-            return (step + 1) / self.warmup
+    @property
+    def warmup_epochs(self) -> float | None:
+        """The warmup in epochs; None if it is given otherwise."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) epochs?", self.warmup) if isinstance(self.warmup, str) else None
+        return float(found[1]) if found is not None else None
+
+    def warmup_steps(self, steps: int, epoch_steps: float | None) -> int:
+        """The warmup in steps, of `steps` in all and `epoch_steps` in an epoch."""
+        if self.warmup_epochs is not None:
+            return round(self.warmup_epochs * (epoch_steps or 0.0))
+        assert not isinstance(self.warmup, str)
+        return round(self.warmup * steps) if 0 < self.warmup < 1 else int(self.warmup)
+
+    def factor(self, step: int, steps: int, epoch_steps: float | None = None) -> float:
+        """The learning-rate factor for step `step` (counted from 0) of `steps`. `epoch_steps`: in an epoch."""
+        warmup = self.warmup_steps(steps, epoch_steps)
+        if step < warmup:
+            return (step + 1) / warmup
         if self.shape == "constant":
             return 1.0
-        progress = min(1.0, (step - self.warmup) / max(1, steps - 1 - self.warmup))
+        progress = min(1.0, (step - warmup) / max(1, steps - 1 - warmup))
         decay = progress if self.shape == "linear" else (1 - math.cos(math.pi * progress)) / 2
         return 1 - (1 - self.final) * decay
 
@@ -47,11 +71,12 @@ AnySchedule = Schedule | Callable[[int, int], float]
 """A Schedule, or the user's own function `factor(step, steps)`."""
 
 
-def constant(warmup: int = 0) -> Schedule:
+def constant(warmup: Warmup = 0) -> Schedule:
     """A constant learning rate.
 
     Args:
-        warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+        warmup: Number of steps over which the rate first rises linearly to its full value; or a fraction of all steps,
+            such as `0.03`; or epochs, such as `"2 epochs"`. Default: 0.
 
     Example::
 
@@ -60,11 +85,12 @@ def constant(warmup: int = 0) -> Schedule:
     return Schedule("constant", warmup)
 
 
-def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
+def linear(warmup: Warmup = 0, final: float = 0.0) -> Schedule:
     """A learning rate that decays linearly until the last step.
 
     Args:
-        warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+        warmup: Number of steps over which the rate first rises linearly to its full value; or a fraction of all steps,
+            such as `0.03`; or epochs, such as `"2 epochs"`. Default: 0.
         final: Rate at the last step, as a fraction of the optimizer's learning rate. Default: 0.
 
     Example::
@@ -74,11 +100,12 @@ def linear(warmup: int = 0, final: float = 0.0) -> Schedule:
     return Schedule("linear", warmup, final)
 
 
-def cosine(warmup: int = 0, final: float = 0.0) -> Schedule:
+def cosine(warmup: Warmup = 0, final: float = 0.0) -> Schedule:
     """A learning rate that decays along half a cosine period until the last step.
 
     Args:
-        warmup: Number of steps over which the rate first rises linearly to its full value. Default: 0.
+        warmup: Number of steps over which the rate first rises linearly to its full value; or a fraction of all steps,
+            such as `0.03`; or epochs, such as `"2 epochs"`. Default: 0.
         final: Rate at the last step, as a fraction of the optimizer's learning rate. Default: 0.
 
     Example::

@@ -22,9 +22,12 @@ _SPEED_WINDOW = 20
 class Terminal:
     """A sink that prints records for a person to read."""
 
-    def __init__(self, steps: int, global_batch: int, console: Console) -> None:
-        self._steps, self._global_batch = steps, global_batch
+    def __init__(self, steps: int, global_batch: int, console: Console, epoch_samples: int = 0) -> None:
+        """`epoch_samples`: samples of an epoch; 0 if the data has no end."""
+        self._steps, self._global_batch, self._epoch_samples = steps, global_batch, epoch_samples
         self._console = console
+        self._losses: list[float] = []
+        """Of the steps since the last line."""
         self._speed = _Speed()
         self._bar = _Bar(steps, console) if console.is_terminal else None
         self._lines = 0
@@ -57,15 +60,25 @@ class Terminal:
         speed = f"{self._speed.samples_per_second:,.0f} samples/s"
         seconds_left = self._speed.seconds_for((self._steps - done) * self._global_batch)
         remaining = f"  {seconds_text(seconds_left)} left" if done < self._steps else ""
+        self._losses.append(record.loss)
         if self._bar is not None:
             self._bar.show(done, f"loss {record.loss:.4f}  {speed}{remaining}")
+            self._losses = []
         elif self._is_due(done):
             self._lines += 1
             self._last_line = time.monotonic()
+            loss, self._losses = sum(self._losses) / len(self._losses), []
             self._print(
-                f"step {done:>{len(str(self._steps))}}/{self._steps}  loss {record.loss:.4f}  {speed}  "
-                f"lr {record.lr:.2e}{remaining}"
+                f"step {done:>{len(str(self._steps))}}/{self._steps}  rank 0  {self._epoch_text(record)}"
+                f"loss {loss:.4f}  {speed}  lr {record.lr:.2e}{self._epoch_time()}{remaining}"
             )
+
+    def _epoch_text(self, record: StepRecord) -> str:
+        return f"epoch {record.samples / self._epoch_samples:.2f}  " if self._epoch_samples else ""
+
+    def _epoch_time(self) -> str:
+        seconds = self._speed.seconds_for(self._epoch_samples)
+        return f"  {seconds_text(seconds)} per epoch" if self._epoch_samples else ""
 
     def _print(self, markup: str) -> None:
         print_markup(self._console, markup)

@@ -183,7 +183,7 @@ class RunBuilder:
                 cache=process.cache,
                 steps=steps,
                 host_cores=self._host_cores,
-                epoch_samples=process.data.order.size,
+                epoch_samples=process.data.epoch_samples,
                 parameters=process.parameters,
                 checkpoints=checkpoints,
                 straggler=straggler,

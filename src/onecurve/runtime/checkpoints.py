@@ -28,6 +28,7 @@ from onecurve.device.collectives import broadcast_first_text, new_host_group
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.device.world import World
+from onecurve.job.cadence import TrainingPoint, is_reached
 from onecurve.job.save import Save
 from onecurve.runs.folder import CHECKPOINTS
 from onecurve.runs.lock import RunLock
@@ -118,7 +119,7 @@ class Checkpoints:
         self._saver = Saver(self._store, self._group, device, plan, self._fingerprint, retention, generation, keeper)
         self._last_save = time.monotonic()
         self._events: list[SaveEvent] = []
-        self._asked_step = 0
+        self._asked = TrainingPoint(0, 0)
         self._snapshots_failed = False
         self.begun_step = -1
         """Steps done at the newest save, which may still be running."""
@@ -167,7 +168,6 @@ class Checkpoints:
                 _, damage = self._agreed(store, name, load_rows)
             if not damage and resumed is not None:
                 self._events += [SaveEvent("warning", text) for text in skipped]
-                self._asked_step = resumed.state.step
                 self._continue_after(names, resumed.state.step)
                 return resumed
             skipped.append(f"checkpoint skipped: {damage}")
@@ -238,14 +238,17 @@ class Checkpoints:
             for name in changed_fields(saved, now, checkpoint.where, self._change, earlier)
         ]
 
-    def due(self, step: int) -> bool:
+    def begin(self, point: TrainingPoint) -> None:
+        """The training goes on from here."""
+        self._asked = point
+
+    def due(self, point: TrainingPoint) -> bool:
         """True if a save became due by the number of steps since the last call. See `overdue` for minutes.
 
         Steps may be left out between two calls, as in loops that update every few batches.
         """
-        before, self._asked_step = self._asked_step, step
-        intervals = (self._save.every, self._save.keep_every)
-        return any(every is not None and step // every > before // every for every in intervals)
+        before, self._asked = self._asked, point
+        return any(is_reached(every, before, point) for every in (self._save.every, self._save.keep_every))
 
     def overdue(self) -> bool:
         """True if a save is due by the clock of the first rank, which tells the others with the next step."""

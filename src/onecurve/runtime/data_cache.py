@@ -27,10 +27,15 @@ def open_cache(job: Job, data: TrainingData, evaluation: Mapping[str, Reader], w
     for source in sources:
         source.use_cache(cache.files)
     if world.local_rank == 0:
-        every = job.evaluate.every * job.global_batch if job.evaluate is not None else 0
-        needs = NeededFiles(data.order, training, evaluated, every)
+        needs = NeededFiles(data.order, training, evaluated, _samples_between_evaluations(job, data))
         cache.start(needs, needs.window_bytes, _address() if job.cache.peers else "")
     return cache
+
+
+def _samples_between_evaluations(job: Job, data: TrainingData) -> int:
+    if job.evaluate is None:
+        return 0
+    return data.order.size if job.evaluate.every == "epoch" else job.evaluate.every * job.global_batch
 
 
 def _address() -> str:

@@ -24,6 +24,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.collectives import barrier
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.batch import LoadTime
+from onecurve.job.cadence import TrainingPoint, is_reached
 from onecurve.job.weighted import Weighted
 from onecurve.params.row_client import RowsLostError
 from onecurve.runtime.checkpoints import ListTensors, train_state_of
@@ -65,6 +66,8 @@ class Run:
         self._newest: StepReport | None = None
         self._readable: StepReport | None = None
         self._best_improved = self._checkpoint_called = False
+        if self._checkpoints is not None:
+            self._checkpoints.begin(self.point(self._steps_done))
         self.account = StepAccount()
         """The seconds since the last step."""
         self.begin = time.time()
@@ -146,8 +149,15 @@ class Run:
 
     def evaluation_due(self, step: int) -> bool:
         """True if the model is to be evaluated after this step (counted from 1)."""
-        every = self.job.evaluate.every if self.job.evaluate else None
-        return every is not None and (step % every == 0 or step == self.steps)
+        if self.job.evaluate is None:
+            return False
+        return is_reached(self.job.evaluate.every, self.point(step - 1), self.point(step)) or step == self.steps
+
+    def point(self, step: int) -> TrainingPoint:
+        """How far the training is after `step` steps."""
+        samples = self.components.state.samples_after(step, self.job.global_batch) - self.job.warmup_samples
+        epoch_samples = self.components.epoch_samples
+        return TrainingPoint(step, max(0, samples) // epoch_samples if epoch_samples else 0)
 
     # Checkpoints
 
@@ -164,7 +174,8 @@ class Run:
         report = self._readable
         asked = report is not None and report.step > self._checkpoints.begun_step and report.outcome.save
         regroups = report is not None and report.outcome.regroup
-        is_due = self._checkpoints.due(self._steps_done)  # asked also if it is saved anyway: it counts the steps
+        # Asked also if it is saved anyway: it counts the steps.
+        is_due = self._checkpoints.due(self.point(self._steps_done))
         saves = asked or self._best_improved or is_due
         snapshots = report is not None and report.outcome.snapshot
         if saves or (regroups and not self._checkpoints.takes_snapshots):

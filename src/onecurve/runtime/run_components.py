@@ -47,6 +47,7 @@ class RunComponents:
     host_cores: int
     """CPU cores of this host that the run may use."""
     epoch_samples: int
+    """Samples of an epoch; 0 if the data has no end."""
     parameters: int
     checkpoints: Checkpoints | None
     """None if the run has no folder, or the job saves no checkpoints."""

@@ -11,6 +11,7 @@ import torch
 from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
+from onecurve.job.cadence import is_reached
 from onecurve.job.job import Job
 from onecurve.job.row_point import StepVerdict
 from onecurve.params.dense_rows import digest
@@ -112,7 +113,8 @@ class ServedRun:
     def _pauses_after(self, step: int) -> bool:
         save = self._run.job.save if self._run.components.checkpoints is not None else None
         intervals = (save.every, save.keep_every) if save is not None else ()
-        is_saved = any(every is not None and step % every == 0 for every in intervals)
+        before, now = self._run.point(step - 1), self._run.point(step)
+        is_saved = any(is_reached(every, before, now) for every in intervals)
         return is_saved or self._run.evaluation_due(step)
 
 

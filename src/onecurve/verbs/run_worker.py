@@ -284,5 +284,5 @@ def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
     if run.world.rank == 0 and request.tensorboard:
         sinks.append(TensorBoard(out / TENSORBOARD))
     if run.world.rank == 0 and not request.quiet:
-        sinks.append(Terminal(run.steps, run.job.global_batch, Console()))
+        sinks.append(Terminal(run.steps, run.job.global_batch, Console(), run.components.epoch_samples))
     return sinks

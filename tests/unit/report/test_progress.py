@@ -1,5 +1,6 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from onecurve.describe.record import EvaluationRecord, EventRecord, StartRecord, StepRecord
@@ -36,8 +37,8 @@ def test_without_a_terminal_a_few_plain_lines_are_printed() -> None:
     text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400), *map(step, range(1, 401))])
     lines = text.splitlines()
     assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps"
-    assert lines[1] == "step   1/400  loss 2.5000  80 samples/s  lr 1.00e-03  39.9 s left"
-    assert lines[-1] == "step 400/400  loss 2.5000  80 samples/s  lr 1.00e-03"
+    assert lines[1] == "step   1/400  rank 0  loss 2.5000  80 samples/s  lr 1.00e-03  39.9 s left"
+    assert lines[-1] == "step 400/400  rank 0  loss 2.5000  80 samples/s  lr 1.00e-03"
     assert len(lines) == 5
     assert "\x1b" not in text
 
@@ -92,3 +93,18 @@ def test_reasons_of_failures_are_printed_once() -> None:
     assert lines[0] == "shard2 mb4, shard2 mb8 failed:"
     assert sum("no kernel" in line for line in lines) == 1
     assert lines[-1].startswith("of 3 plans, 2 failed, 1 were refused")
+
+
+def test_a_line_has_the_epoch_its_time_and_the_mean_loss_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("onecurve.report.progress.time.monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=200)
+    terminal = Terminal(100, 8, console, epoch_samples=400)
+    for number in range(1, 21):
+        now[0] += 1.0
+        terminal.write(step(number, loss=float(number), samples=8 * number))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 4  # the first three, and one after ten seconds
+    assert lines[0].startswith("step   1/100  rank 0  epoch 0.02  loss 1.0000")
+    assert "loss 8.5000" in lines[3]  # the mean of steps 4 to 13
+    assert "5.0 s per epoch" in lines[3]
