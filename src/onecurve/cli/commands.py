@@ -206,7 +206,7 @@ def status_command(chosen: argparse.Namespace) -> int:
         return 0
     # Ctrl-C leaves the view; the run goes on.
     with suppress(KeyboardInterrupt), Live(status_view(now), console=console, auto_refresh=False) as live:
-        while now.state == "running":
+        while now.state in ("running", "silent"):
             begin = time.monotonic()
             now = status(chosen.run)
             live.update(status_view(now), refresh=True)

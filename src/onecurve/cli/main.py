@@ -24,9 +24,7 @@ def command() -> NoReturn:
     The process ends without taking the interpreter apart, which with torch takes a second.
     """
     status = main()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

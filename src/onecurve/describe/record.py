@@ -16,6 +16,8 @@ Version 1 counted steps from 0. In versions 1 and 2 a step's seconds had fewer c
 and records had no time.
 """
 
+FIRST_STEPS = 5
+"""Steps at the beginning of a generation that every rank records one by one: they are slower than others."""
 PAUSES = ("evaluation", "checkpoint")
 """Causes of a step's seconds that are no part of training it."""
 WAITING = ("replicate", "shard", "tensor", "pipeline", "batch_norm", "tables", "sync")

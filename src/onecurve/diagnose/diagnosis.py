@@ -14,6 +14,9 @@ from onecurve.diagnose.step_times import step_times
 from onecurve.diagnose.wall_time import wall_time
 from onecurve.predict.estimator import Estimator
 
+_LEAST_STEPS = 2
+"""A run with fewer has only its start."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -90,7 +93,7 @@ def _identity(
     predicted: Mapping[str, float],
     prediction: Prediction | None,
 ) -> TimeIdentity | None:
-    if prediction is None:
+    if prediction is None or len(history.columns) < _LEAST_STEPS:
         return None
     estimator, plan = prediction.estimator, prediction.plan
     profile = estimator.costs.traces[plan.precision].large

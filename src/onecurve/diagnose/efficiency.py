@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from onecurve.describe.diagnosis import Factor, StepTimes, TimeIdentity
 
 _COMPUTE = ("forward", "backward")
-_START = ("steps", "evaluation", "checkpoint")
-"""What the wall time has besides starting, losses and the end."""
 
 
 def identity(
@@ -21,9 +19,8 @@ def identity(
 ) -> TimeIdentity:
     """`step_flops`: FLOPs of a step; `rate`: peak FLOPs per second of one device; `steps`: those that count."""
     total = sum(wall.values())
-    trained = sum(wall.get(cause, 0.0) for cause in _START)
-    # The first steps of a run are slower. They are a part of its start.
-    useful = min(1.0, times.total * steps / total) if trained else 0.0
+    # The first steps of a run are slower. That is a part of its start.
+    useful = times.total * steps / total
     factors = [Factor("no starts, losses or ends", useful)]
     left = times.total
     left_predicted = sum(predicted.values()) if predicted else None
@@ -50,7 +47,7 @@ def _taken(times: StepTimes) -> dict[str, tuple[str, ...]]:
         "no evaluations and checkpoints": tuple(times.pauses),
         "no waiting for data": ("data",),
         "no waiting for slow ranks": ("slowest", "uneven", "interrupted"),
-        "no communication": (*times.communication, "replicate", "shard", "tensor", "tables"),
+        "no communication": tuple(dict.fromkeys((*times.communication, "replicate", "shard", "tensor", "tables"))),
         "no pipeline bubble": ("bubble", "pipeline"),
         "no recomputation": ("recompute",),
         "no update and overhead": ("update", "host", *other),

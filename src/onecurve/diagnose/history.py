@@ -29,6 +29,8 @@ class StepColumns:
     """Of the whole step, with what was done since the step before."""
     own: "array[float]" = field(default_factory=lambda: array("d"))
     """Without waiting for others, evaluations and checkpoints."""
+    paused: "array[float]" = field(default_factory=lambda: array("d"))
+    """Evaluations and checkpoints since the step before."""
     time: "array[float]" = field(default_factory=lambda: array("d"))
     """When it ended, in seconds since the epoch."""
     generation: "array[int]" = field(default_factory=lambda: array("q"))
@@ -102,7 +104,8 @@ class GenerationHistory:
     """When its last step ended, in seconds since the epoch."""
     lost_steps: int = 0
     lost_seconds: float = 0.0
-    """Those that were done again by a later generation."""
+    """Those that were done again by a later generation; without the first step, and without evaluations and
+    checkpoints."""
 
 
 @dataclass
@@ -128,14 +131,19 @@ class RunHistory:
     """Number of the first counted step."""
 
     @property
+    def counted(self) -> GenerationHistory:
+        """The newest generation that has done a step."""
+        return next(generation for generation in reversed(self.generations) if generation.steps)
+
+    @property
     def start(self) -> StartRecord:
-        """The newest one of rank 0."""
-        return self.generations[-1].start
+        """How that generation has started, on rank 0."""
+        return self.counted.start
 
     @property
     def hosts(self) -> int:
         """Number of hosts."""
-        record = self.generations[-1].record
+        record = self.counted.record
         return record.hosts if record is not None else len({rank.host for rank in self.ranks})
 
     @property
@@ -143,5 +151,6 @@ class RunHistory:
         return self.ranks[0].steps
 
     def mean(self, cause: str) -> float:
-        """Seconds per counted step, averaged over ranks."""
-        return sum(rank.mean(cause) for rank in self.ranks) / len(self.ranks)
+        """Seconds per counted step, averaged over the ranks that have recorded some."""
+        ranks = [rank for rank in self.ranks if rank.steps]
+        return sum(rank.mean(cause) for rank in ranks) / max(1, len(ranks))

@@ -10,6 +10,8 @@ import msgspec
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import (
+    FIRST_STEPS,
+    PAUSES,
     RECORD_VERSION,
     EndRecord,
     EvaluationRecord,
@@ -31,8 +33,8 @@ PARTS = 120
 """Equal parts of a run's steps, for which times are kept."""
 _MAX_SHARED_STEP = 64
 """Up to this step, every rank records each step."""
-_MAX_FIRST_STEPS = 5
-"""Steps at the beginning of a generation that are not counted, because they are slower."""
+_NOT_SPLIT = ("step", "data", "evaluation", "checkpoint")
+"""Causes that are known for every step, and the one that is not known."""
 _SUMS = ("loading_seconds", "loading_cpu_seconds", "storage_seconds", "saving_cpu_seconds", "cpu_seconds")
 """Fields of records that are added up over the counted steps."""
 _FAST: dict[bytes, msgspec.json.Decoder[IntervalRecord | StepRecord]] = {
@@ -49,8 +51,6 @@ def read_history(folder: Path) -> RunHistory:
     except FileNotFoundError:
         raise OnecurveError(f"{folder}: no run's folder (it has no {records_file(Path(), 0)})") from None
     history = first.history
-    if not len(history.columns):
-        raise OnecurveError(f"{folder}: the run has not done a step yet")
     shared = _SharedSteps(history.start.ranks, history.first_counted)
     history.ranks.append(first.rank(shared))
     for number in range(1, history.start.ranks):
@@ -74,9 +74,11 @@ class _FirstRank:
         self._parts = _Parts()
         for record in _records(folder, 0):
             self._add(record)
+        if not len(self.history.columns):
+            raise OnecurveError(f"{folder}: the run has not done a step yet")
         self.history.causes = self._parts.merged()
-        generation = self.history.generations[-1]
-        skipped = min(_MAX_FIRST_STEPS, max(1, generation.steps // 10))
+        generation = self.history.counted
+        skipped = min(FIRST_STEPS, max(1, generation.steps // 10))
         self._first_steps = self._first_steps[: skipped if generation.steps > 1 else 0]
         first = self._first_steps[-1].step + 1 if self._first_steps else 1
         self.history.first_counted = first
@@ -85,7 +87,7 @@ class _FirstRank:
         """The history of rank 0 as that of any rank."""
         history, newest = self.history, self._newest
         assert newest is not None
-        generation, columns = history.generations[-1], history.columns
+        generation, columns = history.counted, history.columns
         seconds = dict(generation.seconds)
         for step in self._first_steps:
             for cause, value in step.seconds.items():
@@ -101,7 +103,7 @@ class _FirstRank:
             rank=0,
             start=generation.start,
             steps=steps,
-            seconds=seconds,
+            seconds=_with_untimed_split(seconds),
             deviation=statistics.pstdev(counted) if steps else 0.0,
             last_step=newest.step,
             memory=newest.memory,
@@ -115,13 +117,12 @@ class _FirstRank:
 
     def _add(self, record: Record) -> None:
         history = self.history
-        if isinstance(record, StepRecord):
+        if isinstance(record, StepRecord) and history.generations:
             self._add_step(record)
         elif isinstance(record, StartRecord):
             history.generations.append(GenerationHistory(record))
-            history.lines = None
-            self._first_steps, self._shared_steps = [], []
-            self._sums = dict.fromkeys(_SUMS, 0.0)
+        elif not history.generations:  # what a damaged file begins with
+            return
         elif isinstance(record, GenerationRecord):
             history.generations[-1].record = record
         elif isinstance(record, EndRecord):
@@ -138,9 +139,12 @@ class _FirstRank:
     def _add_step(self, record: StepRecord) -> None:
         generation, columns = self.history.generations[-1], self.history.columns
         if not generation.steps:
+            self.history.lines = None
+            self._first_steps, self._shared_steps = [], []
+            self._sums = dict.fromkeys(_SUMS, 0.0)
             self._drop_redone(record.step)
             generation.first_step_seconds = sum(record.seconds.values())
-        if len(self._first_steps) < _MAX_FIRST_STEPS:
+        if len(self._first_steps) < FIRST_STEPS:
             self._first_steps.append(record)
         generation.steps += 1
         generation.last_time = record.time
@@ -157,6 +161,7 @@ class _FirstRank:
         columns.samples.append(record.samples)
         columns.seconds.append(sum(record.seconds.values()))
         columns.own.append(own_seconds(record.seconds))
+        columns.paused.append(sum(record.seconds.get(cause, 0.0) for cause in PAUSES))
         columns.time.append(record.time)
         columns.generation.append(len(self.history.generations) - 1)
         self._newest = record
@@ -167,43 +172,64 @@ class _FirstRank:
         while len(columns) and columns.step[-1] >= step:
             generation = self.history.generations[columns.generation[-1]]
             generation.lost_steps += 1
-            generation.lost_seconds += columns.seconds[-1]
+            if generation.lost_steps < generation.steps:  # the first one is counted as such
+                generation.lost_seconds += columns.seconds[-1] - columns.paused[-1]
             columns.pop()
 
 
 def _other_rank(folder: Path, number: int, history: RunHistory, shared: "_SharedSteps") -> RankHistory | None:
     """Read the file of another rank; None if it has no record yet."""
     rank: RankHistory | None = None
+    start: StartRecord | None = None
+    components: dict[str, int] = {}
+    single: dict[int, IntervalRecord] = {}
     own_parts = _OwnParts(history.columns.step[-1])
     squares = 0.0
     try:
         for record in _records(folder, number):
             if isinstance(record, StartRecord):
-                rank, squares = RankHistory(rank=number, start=record, time=record.time), 0.0
-            elif rank is None:
-                continue
+                start = record
             elif isinstance(record, MemoryRecord):
-                rank.components = record.components
-            elif isinstance(record, IntervalRecord):
-                own = own_seconds(record.seconds)
-                own_parts.add(record.step, record.steps, own)
+                components = record.components
+            elif isinstance(record, IntervalRecord) and start is not None:
+                if rank is None or rank.start is not start:  # the first interval of a generation
+                    rank, squares, single = RankHistory(rank=number, start=start), 0.0, {}
+                own_parts.add(record.step, record.steps, own_seconds(record.seconds))
                 rank.last_step, rank.memory, rank.time = record.step, record.memory, record.time
-                rank.loader_processes = record.loader_processes
+                rank.loader_processes, rank.components = record.loader_processes, components
                 rank.skipped_samples += record.skipped_samples
                 if record.step - record.steps + 1 >= history.first_counted:
-                    rank.steps += record.steps
-                    for name in _SUMS:
-                        setattr(rank, name, getattr(rank, name) + getattr(record, name))
-                    _add(rank.seconds, record.seconds)
+                    _count(rank, record)
                     squares += record.steps * record.deviation**2
                     if record.steps == 1:
-                        shared.add(record.step, record.seconds, record.cpu_seconds)
+                        single[record.step] = record
     except FileNotFoundError:
         return None
-    if rank is not None:
-        rank.deviation = math.sqrt(squares / rank.steps) if rank.steps else 0.0
-        rank.own = own_parts.means()
+    if rank is None:
+        return RankHistory(rank=number, start=start, time=start.time) if start is not None else None
+    for record in single.values():
+        shared.add(record.step, record.seconds, record.cpu_seconds)
+    rank.deviation = math.sqrt(squares / rank.steps) if rank.steps else 0.0
+    rank.seconds = _with_untimed_split(rank.seconds)
+    rank.own = own_parts.means()
     return rank
+
+
+def _count(rank: RankHistory, record: IntervalRecord) -> None:
+    rank.steps += record.steps
+    for name in _SUMS:
+        setattr(rank, name, getattr(rank, name) + getattr(record, name))
+    _add(rank.seconds, record.seconds)
+
+
+def _with_untimed_split(seconds: Seconds) -> Seconds:
+    """Split the seconds of steps that were not timed like those that were. On accelerators most are not."""
+    timed = {cause: value for cause, value in seconds.items() if cause not in _NOT_SPLIT and value > 0}
+    untimed, total = seconds.get("step", 0.0), sum(timed.values())
+    if not untimed or not total:
+        return seconds
+    split = {cause: value * (1 + untimed / total) if cause in timed else value for cause, value in seconds.items()}
+    return {cause: value for cause, value in split.items() if cause != "step"}
 
 
 def _records(folder: Path, rank: int) -> Iterator[Record]:
@@ -216,8 +242,13 @@ def _records(folder: Path, rank: int) -> Iterator[Record]:
             decoder = next((decoder for end, decoder in _FAST.items() if line.endswith(end)), None)
             try:
                 record = decoder.decode(line) if decoder is not None else record_of(line, f"{path}:{number}")
-            except msgspec.ValidationError:  # a number that is not finite, for example
-                record = record_of(line, f"{path}:{number}")
+            except msgspec.DecodeError:  # a number that is not finite, for example
+                try:
+                    record = record_of(line, f"{path}:{number}")
+                except OnecurveError:  # a line that was cut off when its host or disk failed
+                    continue
+            except OnecurveError:
+                continue
             if isinstance(record, StartRecord) and record.version < RECORD_VERSION:
                 raise OnecurveError(
                     f"{path}:{number}: recorded by an older onecurve, which did not record where the time of a step "
@@ -235,7 +266,7 @@ class _SharedSteps:
         self._worked: dict[int, _Values] = {}
 
     def add(self, step: int, seconds: Seconds, cpu_seconds: float) -> None:
-        if step >= self._first:
+        if step >= self._first and "step" not in seconds:
             own = own_seconds(seconds)
             self._own.setdefault(step, _Values()).add(own)
             worked = min(own, cpu_seconds + seconds.get("data", 0.0)) if cpu_seconds else own

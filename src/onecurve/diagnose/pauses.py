@@ -7,6 +7,7 @@ from onecurve.describe.units import seconds_text
 from onecurve.diagnose.gains import saved
 from onecurve.diagnose.history import RunHistory
 
+_LARGEST_SHARE = 0.95
 _CHECKPOINT_SHARE = 0.01
 """The part of the time that checkpoints should take at most."""
 _EVALUATION_SHARE = 0.05
@@ -18,7 +19,8 @@ def checkpoints(history: RunHistory, times: StepTimes) -> Finding | None:
     stopped = times.pauses.get("checkpoint", 0.0)
     # On a CPU, what writes checkpoints in the background takes the time of the cores that compute.
     on_cores = max(rank.saving_cpu_seconds / max(1, rank.steps) for rank in history.ranks)
-    spent = stopped + (on_cores if history.start.device == "cpu" else 0.0)
+    beside = on_cores * (1 - stopped / times.total) if history.start.device == "cpu" and times.total else 0.0
+    spent = min(stopped + beside, _LARGEST_SHARE * times.total)
     saves = sum(event.event == "saved" for event in history.events)
     if not saves or spent <= _CHECKPOINT_SHARE * times.total:
         return None

@@ -20,10 +20,14 @@ def plan_change(
     """A plan that is predicted to be faster than the run's own. `handing_over`: seconds of a step in which the rank
     waits for data that is there, which grow with the rounds."""
     found = BranchAndBound(Space(estimator)).run().chosen
-    if found is None:
+    if found is None or str(found.plan) == str(plan):
         return None
     now, then = measured_groups(times), predicted_groups(estimator.seconds(found.plan))
-    before, after = sum(now.values()), sum(then.values())
+    own = predicted_groups(estimator.seconds(plan))
+    before = sum(now.values())
+    # What the predictor does not explain of this run stays, unless the other plan does not have that axis.
+    unexplained = {group: now[group] - own.get(group, 0.0) for group in now if _has(found.plan, group)}
+    after = sum(then.values()) + sum(value for value in unexplained.values() if value > 0)
     # What a plan does not change stays: waiting for data and for slow ranks, checkpoints, evaluations.
     handed_over = handing_over * (1 - found.plan.rounds / plan.rounds)
     expected = (before - after + handed_over) / times.total
@@ -37,6 +41,12 @@ def plan_change(
         gain=Gain(expected * (1 - _SPREAD), expected, min(0.99, expected * (1 + _SPREAD))),
         plan=str(found.plan),
     )
+
+
+def _has(plan: Plan, group: str) -> bool:
+    """True if a plan spends time on a group of causes."""
+    axis = "pipeline" if group == "bubble" else group
+    return plan.mesh.degrees.get(axis, 2) > 1
 
 
 def _on_fewer_hosts(estimator: MeasuredEstimator, plan: Plan, other: Plan) -> str:

@@ -22,7 +22,8 @@ def state_of(history: RunHistory, now: float) -> RunState:
     generation, columns = history.generations[-1], history.columns
     if generation.end is not None:
         return "finished" if columns.step[-1] >= history.start.steps else "stopped"
-    silence = max(MAX_SILENCE_SECONDS, 10 * columns.seconds[-1])
+    pauses = [record.seconds for record in history.evaluations[-1:]]
+    silence = max(MAX_SILENCE_SECONDS, 10 * columns.seconds[-1], *(3 * seconds for seconds in pauses))
     return "running" if now - _newest(history) < silence else "silent"
 
 
@@ -58,7 +59,9 @@ def status_of(history: RunHistory, now: float | None = None) -> RunStatus:
 
 
 def _newest(history: RunHistory) -> float:
-    return max(history.columns.time[-1], *(event.time for event in history.events[-1:]), 0.0)
+    times = [history.columns.time[-1], history.generations[-1].start.time]
+    times += [event.time for event in history.events[-1:]]
+    return max(*times, *(evaluation.time for evaluation in history.evaluations[-1:]))
 
 
 def _rank_status(rank: RankHistory, now: float) -> RankStatus:

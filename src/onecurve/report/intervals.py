@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from onecurve.describe.record import IntervalRecord, Record, StepRecord, own_seconds
+from onecurve.describe.record import FIRST_STEPS, IntervalRecord, Record, StartRecord, StepRecord, own_seconds
 from onecurve.report.sink import Sink
 
 _INTERVALS_PER_DOUBLING = 32
@@ -23,15 +23,22 @@ class Intervals:
         self._sink, self._clock = sink, clock
         self._steps: list[StepRecord] = []
         self._since = 0.0
+        self._first_steps = 0
+        """Steps that get a record each, because they are slower than others."""
 
     def write(self, record: Record) -> None:
         if not isinstance(record, StepRecord):
+            if isinstance(record, StartRecord):
+                self._flush()
+                self._first_steps = FIRST_STEPS
             self._sink.write(record)
             return
         if not self._steps:
             self._since = self._clock()
         self._steps.append(record)
-        if record.step % interval_length(record.step) == 0 or self._clock() - self._since >= _MAX_SECONDS:
+        self._first_steps -= 1
+        is_last = record.step % interval_length(record.step) == 0 or self._first_steps >= 0
+        if is_last or self._clock() - self._since >= _MAX_SECONDS:
             self._flush()
 
     def close(self) -> None:

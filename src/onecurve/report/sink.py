@@ -20,7 +20,10 @@ class _Lines:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        is_cut_off = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
         self._file = path.open("a", encoding="utf-8", buffering=1)
+        if is_cut_off:  # a host or disk failed in the middle of a line
+            self._file.write("\n")
 
     def _write(self, noun: object) -> None:
         self._file.write(to_json(noun) + "\n")

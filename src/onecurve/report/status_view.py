@@ -30,7 +30,7 @@ def status_view(status: RunStatus) -> RenderableType:
     facts.add_column()
     facts.add_row("", ProgressBar(total=max(1, status.steps), completed=status.step, width=_BAR_WIDTH))
     for name, value in _facts(status).items():
-        facts.add_row(name, value)
+        facts.add_row(name, Text(value))  # not markup: names may have brackets
     parts: list[RenderableType] = [head, facts]
     if status.ranks > 1:
         parts += [Text(""), _rank_table(status.rank_status)]
@@ -69,7 +69,7 @@ def _rank_table(ranks: Sequence[RankStatus]) -> Table:
     for rank in shown:
         table.add_row(
             str(rank.rank),
-            rank.host,
+            Text(rank.host),
             f"{rank.step:,}",
             seconds_text(rank.own_seconds),
             f"{rank.waiting:.0%}",
@@ -115,7 +115,7 @@ def runs_table(runs: Sequence[RunStatus]) -> Table:
         table.add_column(name, justify="left" if name in ("run", "state") else "right", overflow="fold")
     for status in runs:
         table.add_row(
-            status.folder,
+            Text(status.folder),
             Text(status.state, _STATE_STYLES[status.state]),
             f"{status.step:,}/{status.steps:,}",
             f"{status.loss:.4f}",

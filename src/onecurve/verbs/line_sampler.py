@@ -38,6 +38,7 @@ class LineSampler:
     def record(self) -> LinesRecord:
         """The most frequent lines so far."""
         self._recorded = time.monotonic()
+        counts = Counter(self._counts.copy())  # the thread goes on counting
         lines = [
             CodeLine(
                 place=f"{Path(file).name}:{line}",
@@ -45,7 +46,7 @@ class LineSampler:
                 text=linecache.getline(file, line).strip()[:_MAX_TEXT],
                 samples=count,
             )
-            for (file, line), count in self._counts.most_common(_MAX_LINES)
+            for (file, line), count in counts.most_common(_MAX_LINES)
         ]
         return LinesRecord(self._samples, tuple(lines))
 

@@ -56,15 +56,25 @@ def why(
             print(finding.limit, finding.change, finding.gain.expected)
     """
     folder = Path(run)
+    for file in (html, trace):
+        if file is not None and not Path(file).parent.is_dir():
+            raise OnecurveError(f"{file}: its folder does not exist")
     say("reading the records")
     history = read_history(folder)
     plan = _plan_of(folder, history)
     prediction, note = None, ""
     try:
         prediction = _prediction(folder, history, plan, say)
-    except OnecurveError as error:
+    except (OnecurveError, OSError) as error:
         note = f"nothing was predicted: {error}"
-    diagnosis = diagnose(history, plan, prediction, state_of(history, time.time()) == "running", note)
+    in_progress = state_of(history, time.time()) == "running"
+    try:
+        diagnosis = diagnose(history, plan, prediction, in_progress, note)
+    except (ArithmeticError, LookupError, OnecurveError, ValueError) as error:  # of a job that has changed, for example
+        if prediction is None:
+            raise
+        note = f"nothing was predicted: {type(error).__name__}: {error}"
+        diagnosis = diagnose(history, plan, None, in_progress, note)
     if html is not None:
         say("writing the page")
         _write_page(Path(html), folder, diagnosis, history)
@@ -104,10 +114,15 @@ def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Pred
     from onecurve.verbs.probe import probe_this_host
 
     if local_cluster().device_kind != history.start.device:
-        raise OnecurveError(f"the run was on {history.start.device}, and this machine has none")
+        raise OnecurveError(f"the run was on {history.start.device}, and this machine has other devices")
     job = load_job(Path(origin.script), origin.arguments)
     if job.manual_backward or job.async_workers:
         raise OnecurveError("a job with its own backward, or with asynchronous workers, is not planned")
+    if history.start.global_batch != job.global_batch:
+        raise OnecurveError(
+            f"the run's script has changed: its global_batch is {job.global_batch}, that of the run was "
+            f"{history.start.global_batch}"
+        )
     data = open_data(job)
     cluster = _cluster_of(history, this_host(probe_this_host, say))
     planner = Planner(job, data, cluster, [plan.precision], say)

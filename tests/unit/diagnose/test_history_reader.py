@@ -11,6 +11,7 @@ from onecurve.describe.record import GenerationRecord, StartRecord
 from onecurve.diagnose.history_reader import PARTS, read_history
 from onecurve.diagnose.traces import aligned_traces
 from onecurve.diagnose.wall_time import wall_time
+from onecurve.report.intervals import Intervals
 from onecurve.report.sink import JsonLines
 from onecurve.runs.folder import records_file
 from synthetic_run import STEP, write_run
@@ -86,3 +87,52 @@ def test_lost_steps_recovery_and_the_sum_of_the_wall_time(tmp_path: Path) -> Non
 def test_clocks_are_aligned_at_the_end_of_the_exchange(tmp_path: Path) -> None:
     steps = aligned_traces(write_run(tmp_path, ranks=3, plan="replicate3 mb1"), [0, 1, 2])
     assert {trace.begin + trace.end for trace in steps[1].values()} == {steps[1][0].begin + steps[1][0].end}
+
+
+def test_a_generation_that_has_not_done_a_step_does_not_count(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, ends=False)
+    for rank in (0, 1):
+        start = StartRecord(plan="mb8", ranks=1, device="cpu", parameters=100, steps=60, generation=2, time=2e6)
+        JsonLines(records_file(folder, rank)).write(start)
+    history = read_history(folder)
+    assert history.start.plan == "replicate2 mb4"
+    assert [rank.steps for rank in history.ranks] == [55, 55]
+
+
+def test_a_continued_run_counts_the_same_steps_on_all_ranks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, steps=1100, ends=False)
+    for rank in (0, 1):
+        lines = JsonLines(records_file(folder, rank))
+        sink = lines if rank == 0 else Intervals(lines, clock=lambda: 0.0)
+        sink.write(StartRecord(plan="replicate2 mb4", ranks=2, device="cpu", parameters=100, steps=2000, generation=2))
+        for step in range(1101, 1141):
+            sink.write(replace(STEP, step=step, seconds={"forward": 0.1}, generation=2))
+        sink.close()
+    history = read_history(folder)
+    assert [rank.steps for rank in history.ranks] == [36, 36]
+    assert history.mean("forward") == pytest.approx(0.1)
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, ends=False)
+    path = records_file(folder, 0)
+    path.write_bytes(path.read_bytes()[:-30])
+    sink = JsonLines(path)
+    sink.write(replace(STEP, step=61, seconds={"forward": 0.1}))
+    sink.close()
+    assert list(read_history(folder).columns.step) == [*range(1, 60), 61]
+    path.write_text('{"kind": "st')
+    with pytest.raises(OnecurveError, match="has not done a step yet"):
+        read_history(folder)
+
+
+def test_steps_that_were_not_timed_are_split_like_the_others(tmp_path: Path) -> None:
+    def times(_: int, step: int) -> dict[str, float]:
+        timed = {"data": 0.01, "forward": 0.03, "backward": 0.06}
+        return timed if step % 8 == 0 else {"data": 0.01, "step": 0.09}
+
+    history = read_history(write_run(tmp_path, times=times))
+    assert history.mean("forward") == pytest.approx(0.03)
+    assert history.mean("backward") == pytest.approx(0.06)
+    assert history.mean("data") == pytest.approx(0.01)
+    assert history.mean("step") == 0.0
