@@ -10,6 +10,8 @@ from onecurve.search.space import Space
 _LEAST_GAIN = 0.10
 """A predicted gain below this is within the error of predictions."""
 _SPREAD = 0.25
+_LARGE_BUBBLE = 0.15
+"""Above this part of a step, waiting of pipeline stages is named if another plan has less of it."""
 _CAUSES: dict[str, Cause] = {"bubble": "pipeline", "compute": "micro_batch"}
 """What has limited the run, by what another plan makes shorter; anything else is communication."""
 
@@ -34,6 +36,8 @@ def plan_change(
     if expected < _LEAST_GAIN:
         return None
     shortened = max(now, key=lambda group: now[group] - then.get(group, 0.0))
+    if times.bubble > _LARGE_BUBBLE * times.total and _waits_less(found.plan, plan):
+        shortened = "bubble"
     return Finding(
         cause=(cause := _cause(shortened, plan, found.plan)),
         limit=_limit(cause, shortened, plan, times),
@@ -41,6 +45,12 @@ def plan_change(
         gain=Gain(expected * (1 - _SPREAD), expected, min(0.99, expected * (1 + _SPREAD))),
         plan=str(found.plan),
     )
+
+
+def _waits_less(plan: Plan, before: Plan) -> bool:
+    """True if a plan has fewer pipeline stages to wait for, another schedule, or more rounds to fill it."""
+    fewer = plan.mesh.pipeline < before.mesh.pipeline
+    return fewer or plan.schedule != before.schedule or plan.rounds > before.rounds
 
 
 def _has(plan: Plan, group: str) -> bool:

@@ -7,12 +7,16 @@ a part moves from rank to rank: because samples are uneven, or, if a rank used l
 other programs interrupt the ranks.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 from onecurve.describe.diagnosis import StepTimes
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.record import PAUSES, WAITING, own_seconds
 from onecurve.diagnose.history import RankHistory, RunHistory
+
+_DEVIATIONS = 2.0
+"""Standard errors by which a rank must be slower than the average."""
 
 
 def step_times(history: RunHistory, mesh: Mesh) -> StepTimes:
@@ -47,12 +51,21 @@ def own_of(rank: RankHistory) -> float:
 
 
 def _slowest(ranks: Sequence[RankHistory], mesh: Mesh) -> float:
-    """How much longer the slowest rank works than the average one, among those that do the same."""
-    stages: dict[int, list[float]] = {}
+    """How much longer the slowest rank works than the average one, among those that do the same.
+
+    A difference that could be chance, because the rank's steps differ so much from each other, is none.
+    """
+    stages: dict[int, list[RankHistory]] = {}
     for rank in ranks:
         stage = mesh.coordinates(rank.rank)["pipeline"] if rank.rank < mesh.size else 0
-        stages.setdefault(stage, []).append(own_of(rank))
-    return sum(max(own) - sum(own) / len(own) for own in stages.values()) / len(stages)
+        stages.setdefault(stage, []).append(rank)
+    differences = []
+    for same in stages.values():
+        slowest = max(same, key=own_of)
+        difference = own_of(slowest) - sum(map(own_of, same)) / len(same)
+        by_chance = _DEVIATIONS * slowest.deviation / math.sqrt(slowest.steps)
+        differences.append(difference if difference > by_chance else 0.0)
+    return sum(differences) / len(differences)
 
 
 def _in_proportion(parts: Mapping[str, float], total: float) -> dict[str, float]:
