@@ -24,8 +24,9 @@ _ROOM = 1.25
 
 def data(history: RunHistory, times: StepTimes) -> Finding | None:
     """Samples that arrive too late: too few loader processes, or slow storage."""
-    waited = times.own.get("data", 0.0)
-    if waited <= 0 or times.total <= 0:
+    # Others wait for the rank that waits the longest, and their samples arrive meanwhile.
+    waited = max(rank.mean("data") for rank in history.ranks)
+    if waited <= 0 or times.total <= waited:
         return None
     step, busy = times.total, times.total - waited
     slowest = max(history.ranks, key=lambda rank: rank.mean("data"))
@@ -74,24 +75,27 @@ def slow_rank(history: RunHistory, times: StepTimes, mesh: Mesh) -> Finding | No
     ranks = [rank for rank in history.ranks if rank.steps]
     if len(ranks) < 2 or not times.slowest or mesh.pipeline > 1:
         return None
-    slowest = max(ranks, key=own_of)
-    others = statistics.median(own_of(rank) for rank in ranks if rank is not slowest)
-    factor = own_of(slowest) / others
+    slowest = max(ranks, key=_worked)
+    others = statistics.median(_worked(rank) for rank in ranks if rank is not slowest)
+    factor = _worked(slowest) / others if others else 0.0
     if factor < _LEAST_SLOWNESS:
         return None
     where = f"rank {slowest.rank} on host {slowest.host or 'unknown'}"
-    waits_for_data = slowest.mean("data") - statistics.median(rank.mean("data") for rank in ranks)
-    what = "waits for data" if waits_for_data > (own_of(slowest) - others) / 2 else "computes"
     return Finding(
         cause="slow_rank",
         limit=(
-            f"{where} is slower than the others: it {what} {factor:.1f} times as long ({seconds_text(own_of(slowest))} "
-            f"of its own per step, the others {seconds_text(others)}), and all wait for it"
+            f"{where} is slower than the others: it works {factor:.1f} times as long ({seconds_text(_worked(slowest))} "
+            f"per step, the others {seconds_text(others)}), and all wait for it"
         ),
         change=f"find out what else runs on {slowest.host or 'its host'} and how many cores rank {slowest.rank} really "
         "gets; or leave that host out",
-        gain=saved(times.total, times.total - (own_of(slowest) - others)),
+        gain=saved(times.total, times.total - (_worked(slowest) - others)),
     )
+
+
+def _worked(rank: RankHistory) -> float:
+    """Seconds per step in which a rank waits neither for others nor for data."""
+    return own_of(rank) - rank.mean("data")
 
 
 def busy_hosts(history: RunHistory, times: StepTimes) -> Finding | None:

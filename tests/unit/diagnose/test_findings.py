@@ -134,3 +134,13 @@ def test_the_factors_of_the_efficiency_multiply_to_it() -> None:
     assert factors["no communication"] == pytest.approx(0.45 / 0.9)
     assert factors["rate of computing over the device's peak"] == pytest.approx(1e9 / 2e10 / 0.4)
     assert found.seconds == pytest.approx(found.work / (found.rate * found.devices * found.efficiency))
+
+
+def test_a_rank_that_waits_for_data_is_not_a_slow_one(tmp_path: Path) -> None:
+    def times(rank: int, _: int) -> Mapping[str, float]:
+        return {"data": 0.055 if rank == 0 else 0.001, "forward": 0.015, "replicate": 0.001 if rank == 0 else 0.055}
+
+    write_run(tmp_path, times=times, loading_seconds=0.07, loading_cpu_seconds=0.001)
+    (finding,) = diagnosis_of(tmp_path).findings
+    assert finding.cause == "data"
+    assert finding.gain.expected == pytest.approx(0.055 / 0.071, abs=0.02)
