@@ -122,7 +122,9 @@ def test_a_plan_places_small_and_large_tables(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "tables=weekday:replicated,item:row_sharded,visit:served" in ended.stdout
     assert re.search(
-        r"the rows of visit will take 2\.\d TiB, 4\.\d TiB with two copies: for example 1\d servers", ended.stdout
+        # How many ids there are is extrapolated from the samples that were read in a limited time.
+        r"the rows of visit will take [12]\.\d TiB, [34]\.\d TiB with two copies: for example (8|9|1\d) servers",
+        ended.stdout,
     )
 
 

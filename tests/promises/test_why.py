@@ -9,8 +9,19 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-IN_CI = ("loader", "micro_batch")
-OTHERS = ("uneven", "half_cpu", "link", "checkpoint", "pipeline", "item", "store", "batch_norm", "threads")
+IN_CI = ("loader",)
+OTHERS = (
+    "micro_batch",
+    "uneven",
+    "half_cpu",
+    "link",
+    "checkpoint",
+    "pipeline",
+    "item",
+    "store",
+    "batch_norm",
+    "threads",
+)
 
 
 @pytest.mark.parametrize("fault", [*IN_CI, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
