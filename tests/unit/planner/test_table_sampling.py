@@ -3,9 +3,11 @@
 import onecurve as oc
 from harness import JOBS
 from onecurve.data.training_data import open_data
+from onecurve.describe.cluster_shorthand import parse_cluster
 from onecurve.describe.table_use import RowCosts, RowSeconds
 from onecurve.job.script import load_job
 from onecurve.params.row_timing import time_rows
+from onecurve.planner.planner import Planner
 from onecurve.planner.table_sampling import sample_tables
 
 CLICKS = JOBS / "clicks.py"
@@ -38,3 +40,12 @@ def test_rows_are_timed() -> None:
     costs = time_rows(oc.params.Embedding("item", 16))
     assert costs.lookup.of(1_000) > 0
     assert costs.update.of(10_000) > costs.update.of(100)
+
+
+def test_small_medium_and_large_tables_are_placed_differently() -> None:
+    job = load_job(JOBS / "three_tables.py", [])
+    planner = Planner(job, open_data(job), parse_cluster("2x8xH100"), ["fp32"], lambda _: None)
+    planner.sample_tables(lambda _: COSTS)
+    best = planner.best()
+    assert best is not None
+    assert best.plan.tables == {"weekday": "replicated", "item": "row_sharded", "visit": "served"}
