@@ -3,7 +3,6 @@
 import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -26,11 +25,10 @@ from onecurve.describe.record import (
     own_seconds,
 )
 from onecurve.diagnose.history import GenerationHistory, RankHistory, RunHistory, Seconds
+from onecurve.diagnose.step_sums import OwnParts, Parts, SharedSteps, add_seconds
 from onecurve.runs.folder import records_file
 from onecurve.runs.records import record_of
 
-PARTS = 120
-"""Equal parts of a run's steps, for which times are kept."""
 _MAX_SHARED_STEP = 64
 """Up to this step, every rank records each step."""
 _NOT_SPLIT = ("step", "data", "evaluation", "checkpoint")
@@ -51,7 +49,7 @@ def read_history(folder: Path) -> RunHistory:
     except FileNotFoundError:
         raise OnecurveError(f"{folder}: no run's folder (it has no {records_file(Path(), 0)})") from None
     history = first.history
-    shared = _SharedSteps(history.start.ranks, history.first_counted)
+    shared = SharedSteps(history.start.ranks, history.first_counted)
     history.ranks.append(first.rank(shared))
     for number in range(1, history.start.ranks):
         rank = _other_rank(folder, number, history, shared)
@@ -71,7 +69,7 @@ class _FirstRank:
         self._components: dict[str, int] = {}
         self._shared_steps: list[StepRecord] = []
         self._sums = dict.fromkeys(_SUMS, 0.0)
-        self._parts = _Parts()
+        self._parts = Parts()
         for record in _records(folder, 0):
             self._add(record)
         if not len(self.history.columns):
@@ -83,7 +81,7 @@ class _FirstRank:
         first = self._first_steps[-1].step + 1 if self._first_steps else 1
         self.history.first_counted = first
 
-    def rank(self, shared: "_SharedSteps") -> RankHistory:
+    def rank(self, shared: SharedSteps) -> RankHistory:
         """The history of rank 0 as that of any rank."""
         history, newest = self.history, self._newest
         assert newest is not None
@@ -96,7 +94,7 @@ class _FirstRank:
         counted = columns.own[len(columns) - steps :]
         for step in self._shared_steps:
             shared.add(step.step, step.seconds, step.cpu_seconds)
-        own_parts = _OwnParts(columns.step[-1])
+        own_parts = OwnParts(columns.step[-1])
         for number, own in zip(columns.step, columns.own, strict=True):
             own_parts.add(number, 1, own)
         return RankHistory(
@@ -148,7 +146,7 @@ class _FirstRank:
             self._first_steps.append(record)
         generation.steps += 1
         generation.last_time = record.time
-        _add(generation.seconds, record.seconds)
+        add_seconds(generation.seconds, record.seconds)
         self._parts.add(record.step, record.seconds)
         for name in _SUMS:
             self._sums[name] += getattr(record, name)
@@ -177,13 +175,13 @@ class _FirstRank:
             columns.pop()
 
 
-def _other_rank(folder: Path, number: int, history: RunHistory, shared: "_SharedSteps") -> RankHistory | None:
+def _other_rank(folder: Path, number: int, history: RunHistory, shared: SharedSteps) -> RankHistory | None:
     """Read the file of another rank; None if it has no record yet."""
     rank: RankHistory | None = None
     start: StartRecord | None = None
     components: dict[str, int] = {}
     single: dict[int, IntervalRecord] = {}
-    own_parts = _OwnParts(history.columns.step[-1])
+    own_parts = OwnParts(history.columns.step[-1])
     squares = 0.0
     try:
         for record in _records(folder, number):
@@ -219,7 +217,7 @@ def _count(rank: RankHistory, record: IntervalRecord) -> None:
     rank.steps += record.steps
     for name in _SUMS:
         setattr(rank, name, getattr(rank, name) + getattr(record, name))
-    _add(rank.seconds, record.seconds)
+    add_seconds(rank.seconds, record.seconds)
 
 
 def _with_untimed_split(seconds: Seconds) -> Seconds:
@@ -255,103 +253,3 @@ def _records(folder: Path, rank: int) -> Iterator[Record]:
                     "went; continue the run with this one, or look at its summary.json"
                 )
             yield record
-
-
-class _SharedSteps:
-    """The steps that every rank has recorded one by one."""
-
-    def __init__(self, ranks: int, first: int) -> None:
-        self._ranks, self._first = ranks, first
-        self._own: dict[int, _Values] = {}
-        self._worked: dict[int, _Values] = {}
-
-    def add(self, step: int, seconds: Seconds, cpu_seconds: float) -> None:
-        if step >= self._first and "step" not in seconds:
-            own = own_seconds(seconds)
-            self._own.setdefault(step, _Values()).add(own)
-            worked = min(own, cpu_seconds + seconds.get("data", 0.0)) if cpu_seconds else own
-            self._worked.setdefault(step, _Values()).add(worked)
-
-    def spread(self) -> float:
-        return self._mean_spread(self._own)
-
-    def worked_spread(self) -> float:
-        return self._mean_spread(self._worked)
-
-    def _mean_spread(self, steps: "dict[int, _Values]") -> float:
-        spreads = [values.spread for values in steps.values() if values.ranks == self._ranks]
-        return math.fsum(spreads) / len(spreads) if spreads else 0.0
-
-
-@dataclass
-class _Values:
-    """The values of several ranks."""
-
-    ranks: int = 0
-    total: float = 0.0
-    largest: float = 0.0
-
-    def add(self, value: float) -> None:
-        self.ranks += 1
-        self.total += value
-        self.largest = max(self.largest, value)
-
-    @property
-    def spread(self) -> float:
-        """The largest minus the mean."""
-        return self.largest - self.total / self.ranks
-
-
-class _OwnParts:
-    """The mean seconds of a rank's steps, in equal parts of the run."""
-
-    def __init__(self, last_step: int) -> None:
-        self._last = last_step
-        parts = min(PARTS, last_step)
-        self._steps, self._seconds = [0] * parts, [0.0] * parts
-
-    def add(self, step: int, steps: int, seconds: float) -> None:
-        """Add `steps` steps up to `step` that took `seconds` together."""
-        part = min(len(self._steps) - 1, (step - (steps + 1) // 2) * len(self._steps) // self._last)
-        self._steps[part] += steps
-        self._seconds[part] += seconds
-
-    def means(self) -> list[float]:
-        return [
-            seconds / steps if steps else math.nan for steps, seconds in zip(self._steps, self._seconds, strict=True)
-        ]
-
-
-@dataclass
-class _Parts:
-    """Sums over consecutive steps. There are never many: when there would be, neighbours are joined."""
-
-    parts: list[tuple[int, Seconds]] = field(default_factory=list)
-    length: int = 1
-
-    def add(self, _: int, seconds: Seconds) -> None:
-        if not self.parts or self.parts[-1][0] == self.length:
-            if len(self.parts) == 2 * PARTS:
-                self.parts = [_joined(self.parts[i : i + 2]) for i in range(0, 2 * PARTS, 2)]
-                self.length *= 2
-            self.parts.append((0, {}))
-        steps, sums = self.parts[-1]
-        _add(sums, seconds)
-        self.parts[-1] = steps + 1, sums
-
-    def merged(self) -> list[tuple[int, Seconds]]:
-        if len(self.parts) <= PARTS:
-            return self.parts
-        return [_joined(self.parts[i : i + 2]) for i in range(0, len(self.parts), 2)]
-
-
-def _joined(parts: list[tuple[int, Seconds]]) -> tuple[int, Seconds]:
-    sums: Seconds = {}
-    for _, seconds in parts:
-        _add(sums, seconds)
-    return sum(steps for steps, _ in parts), sums
-
-
-def _add(sums: Seconds, seconds: Seconds) -> None:
-    for cause, value in seconds.items():
-        sums[cause] = sums.get(cause, 0.0) + value

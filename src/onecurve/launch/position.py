@@ -13,7 +13,12 @@ def line_of(thread: int) -> str:
     frame = user_frame(thread)
     if frame is None:
         return ""
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return f"{Path(frame.f_code.co_filename).name}:{line_number(frame)} in {frame.f_code.co_name}"
+
+
+def line_number(frame: FrameType) -> int:
+    """Return the line that a frame is at; the function's first one while it enters or leaves, where Python has none."""
+    return frame.f_lineno or frame.f_code.co_firstlineno
 
 
 def user_frame(thread: int) -> FrameType | None:

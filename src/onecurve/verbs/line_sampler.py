@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from onecurve.describe.record import CodeLine, LinesRecord
-from onecurve.launch.position import user_frame
+from onecurve.launch.position import line_number, user_frame
 
 _SECONDS = 0.05
 """Mean time between two looks. It is drawn at random, because steps may be as long; a look takes some 20 µs."""
@@ -59,7 +59,7 @@ class LineSampler:
         while not self._stopped.wait(draw.uniform(0.2, 1.8) * _SECONDS):
             frame = user_frame(main)
             if frame is not None and len(self._counts) < _MAX_PLACES:
-                place = frame.f_code.co_filename, frame.f_lineno
+                place = frame.f_code.co_filename, line_number(frame)
                 self._functions[place] = _function(frame)
                 self._counts[place] += 1
                 self._samples += 1

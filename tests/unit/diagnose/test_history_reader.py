@@ -8,7 +8,8 @@ import pytest
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import GenerationRecord, StartRecord
-from onecurve.diagnose.history_reader import PARTS, read_history
+from onecurve.diagnose.history_reader import read_history
+from onecurve.diagnose.step_sums import PARTS
 from onecurve.diagnose.traces import aligned_traces
 from onecurve.diagnose.wall_time import wall_time
 from onecurve.report.intervals import Intervals
