@@ -34,7 +34,7 @@ def main() -> None:
                 out=f"{folder}/out",
                 fresh=True,
                 quiet=True,
-                tensorboard=False,
+                track=(),
                 check=False,
             )
         )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onecurve.describe.cluster import Cluster
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
+    from onecurve.describe.tracker import Tracker
     from onecurve.job import loss, metric
     from onecurve.job.cache import Cache
     from onecurve.job.job import Evaluate, Job
@@ -54,6 +55,7 @@ __all__ = [
     "Params",
     "Plan",
     "Save",
+    "Tracker",
     "Weighted",
     "check",
     "constant",
@@ -79,6 +81,7 @@ _HOMES = {
     "describe.cluster": ("Cluster",),
     "describe.errors": ("OnecurveError",),
     "describe.plan": ("Plan",),
+    "describe.tracker": ("Tracker",),
     "job.cache": ("Cache",),
     "job.job": ("Evaluate", "Job"),
     "job.metric": ("Metric",),

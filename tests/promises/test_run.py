@@ -292,7 +292,7 @@ def listeners(pids: list[int]) -> list[str]:
 
 def test_tensorboard_shows_the_values_of_the_records(tmp_path) -> None:
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    done = onecurve("run", SMALL, "epochs=1", "--ranks", "1", "--tensorboard", "--out", "a", cwd=tmp_path)
+    done = onecurve("run", SMALL, "epochs=1", "--ranks", "1", "--track", "tensorboard", "--out", "a", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = events.EventAccumulator(str(tmp_path / "a" / "tensorboard")).Reload()
     losses = [event.value for event in shown.Scalars("train/loss")]

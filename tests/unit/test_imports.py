@@ -51,7 +51,7 @@ LIBRARIES = {
     "search": set(),
     "diagnose": {"msgspec"},
     "page": set(),
-    "report": {"rich", "tensorboard"},
+    "report": {"rich", "tensorboard", "mlflow", "wandb"},
     "job": {"torch"},
     "device": {"torch", "numpy"},
     "model": {"torch", "safetensors"},

@@ -91,7 +91,14 @@ def _add_run(verbs: Verbs) -> None:
         help="submit the run to Slurm with these options of sbatch, such as '--nodes=2 --time=1:00:00', and follow it",
     )
     run.add_argument(
-        "--tensorboard", action="store_true", help="also write TensorBoard events (extra: onecurve[tensorboard])"
+        "--track",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="also log to tensorboard, mlflow or wandb (extras of the same names); may be repeated",
+    )
+    run.add_argument(
+        "--metrics", type=int, metavar="PORT", help="serve the newest values to Prometheus, on this host alone"
     )
 
 

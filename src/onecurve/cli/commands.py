@@ -43,7 +43,8 @@ def run_command(chosen: argparse.Namespace) -> int:
         join=chosen.join,
         key_file=chosen.key_file,
         quiet=chosen.json,
-        tensorboard=chosen.tensorboard,
+        track=",".join(chosen.track),
+        metrics=chosen.metrics,
         precision=chosen.precision.replace(" ", "").split(",") if chosen.precision else None,
         say=_print_to_stderr if not chosen.json else lambda _: None,
     )

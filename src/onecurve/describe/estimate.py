@@ -1,8 +1,23 @@
 """The predicted time, memory and price of a plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onecurve.describe.plan import Plan
+
+
+@dataclass(frozen=True)
+class PredictedStep:
+    """What the ranks of a run are told about a step under their plan."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds of a step by cause; empty if they were not predicted."""
+    peak_seconds: float = 0.0
+    """Seconds of a step in which all devices compute the model's FLOPs at their peak; 0 if it is not known."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of a step; 0 if they were not predicted."""
+        return sum(self.seconds.values())
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,10 @@ class Estimate:
     def step(self) -> float:
         """Seconds of a step."""
         return sum(self.seconds.values())
+
+    @property
+    def predicted_step(self) -> PredictedStep:
+        return PredictedStep(self.seconds, self.utilization * self.step)
 
     @property
     def memory_bytes(self) -> float:

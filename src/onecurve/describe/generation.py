@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.plan import Plan
 
 
@@ -65,7 +66,7 @@ class Generation:
     """The store through which the ranks find each other."""
     plan: Plan | None = None
     """How to split the job; None: the model is replicated on every rank."""
-    predicted: dict[str, float] = field(default_factory=dict)
-    """Predicted seconds of a step by cause; empty if the plan was given."""
+    predicted: PredictedStep = field(default_factory=PredictedStep)
+    """Empty if the plan was given."""
     interruption: Interruption | None = None
     """None in the first generation."""

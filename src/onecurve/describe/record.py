@@ -43,6 +43,9 @@ class StartRecord:
     """Steps of the whole run."""
     predicted: dict[str, float] = field(default_factory=dict)
     """Predicted seconds of a step by cause; empty if the run was not planned by `onecurve run`."""
+    peak_seconds: float = 0.0
+    """Seconds of a step in which all devices compute the model's FLOPs at their peak: divided by a step's seconds, the
+    model FLOPs utilization. 0 if it is not known, because the run was not planned by `onecurve run`."""
     version: int = RECORD_VERSION
     host: str = ""
     """Name of the host that this rank runs on."""

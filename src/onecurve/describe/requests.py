@@ -15,7 +15,10 @@ class RunRequest:
     out: str
     fresh: bool
     quiet: bool
-    tensorboard: bool
+    track: tuple[str, ...] = ()
+    """Names of trackers, besides those of the job."""
+    metrics: int | None = None
+    """Port at which values are served to Prometheus; None: they are not."""
     check: bool = True
     """Prove the plan before training."""
     change: tuple[str, ...] = ()

@@ -60,4 +60,7 @@ class RunStatus:
     """The newest evaluation, for a person; empty if there is none."""
     events: tuple[str, ...]
     """The newest events, oldest first."""
+    utilization: float | None = None
+    """Model FLOPs utilization: the model's own FLOPs, as a fraction of the devices' peak in the step time; None if the
+    run was not planned by `onecurve run`."""
     rank_status: tuple[RankStatus, ...] = field(default=())

@@ -49,6 +49,7 @@ def status_of(history: RunHistory, now: float | None = None) -> RunStatus:
         step_seconds=step_seconds,
         samples_per_second=start.global_batch / step_seconds if step_seconds else 0.0,
         seconds_left=(start.steps - step) * step_seconds if state == "running" else 0.0,
+        utilization=_peak_seconds(history) / step_seconds if _peak_seconds(history) and step_seconds else None,
         memory=max(rank.memory for rank in history.ranks),
         age=now - _newest(history),
         checkpoint=next((event.text for event in reversed(history.events) if event.event == "saved"), ""),
@@ -56,6 +57,14 @@ def status_of(history: RunHistory, now: float | None = None) -> RunStatus:
         events=tuple(_events(history)[-_MAX_EVENTS:]),
         rank_status=tuple(_rank_status(rank, now) for rank in history.ranks),
     )
+
+
+def _peak_seconds(history: RunHistory) -> float:
+    """That of the newest start that knows it: a run that is continued is not planned again."""
+    plan, ranks = history.start.plan, history.start.ranks
+    starts = [generation.start for generation in history.generations]
+    same = [start.peak_seconds for start in starts if (start.plan, start.ranks) == (plan, ranks)]
+    return next((seconds for seconds in reversed(same) if seconds), 0.0)
 
 
 def _newest(history: RunHistory) -> float:

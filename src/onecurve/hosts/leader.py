@@ -11,6 +11,7 @@ from onecurve.coordination.entry import Change
 from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
+from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.generation import Generation, Interruption
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration, HostReport, RunEnd, Straggler
 from onecurve.describe.plan import Plan
@@ -141,7 +142,7 @@ class Leader:
         work: str,
         placement: Placement,
         plan: Plan | None = None,
-        predicted: Mapping[str, float] | None = None,
+        predicted: PredictedStep | None = None,
         interruption: Interruption | None = None,
         renews: bool = False,
     ) -> GenerationEnd:
@@ -163,7 +164,7 @@ class Leader:
                 hosts=len(placement),
                 store=store,
                 plan=plan,
-                predicted=dict(predicted or {}),
+                predicted=predicted or PredictedStep(),
                 interruption=interruption,
             )
             for host, assigned in assignments(generation, work, placement, members):

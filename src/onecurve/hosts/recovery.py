@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
+from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.generation import Interruption
 from onecurve.describe.host import HostRange, Straggler
 from onecurve.describe.plan import Plan
@@ -31,8 +32,8 @@ class Crew:
 
     placement: Placement
     plan: Plan | None = None
-    predicted: Mapping[str, float] = field(default_factory=dict)
-    """Predicted seconds of a step by cause; empty if they are not known."""
+    predicted: PredictedStep = field(default_factory=PredictedStep)
+    """Empty if nothing is known."""
 
     @property
     def size(self) -> int:

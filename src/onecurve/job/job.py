@@ -1,7 +1,7 @@
 """The Job: a complete description of a training run that does not depend on the cluster."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.tracker import Tracker
 from onecurve.job.cache import Cache
 from onecurve.job.cadence import Every, check_every
 from onecurve.job.loss import hugging_face_local_auxiliary
@@ -135,6 +136,8 @@ class Job:
             each time.
         workers: Loader processes of each rank; 0 reads in the rank itself. Default: None, as many as it takes for the
             training not to wait for data.
+        trackers: What `onecurve run` passes the values of a run on to: `"tensorboard"`, `"mlflow"`, `"wandb"`, or an
+            object with the methods of `onecurve.Tracker`. Default: none.
         seed: Seed of the initial weights, the sample order, augmentation and dropout. Default: 0.
 
     Example::
@@ -168,6 +171,7 @@ class Job:
     params: str | Params | None = None
     cache: Cache | None = None
     workers: int | None = None
+    trackers: Sequence[str | Tracker] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -260,6 +264,12 @@ class Job:
             raise OnecurveError(
                 f"Job: params must be an address such as 'local://2' or a onecurve.Params, got {self.params!r}"
             )
+        for tracker in self.trackers:
+            if tracker not in _TRACKERS and not (isinstance(tracker, Tracker) and not isinstance(tracker, str)):
+                raise OnecurveError(
+                    f"Job: trackers must be names ({', '.join(_TRACKERS)}) or objects with the methods begin, log and "
+                    f"end of onecurve.Tracker; got {tracker!r}"
+                )
         if self.cache is not None and not isinstance(self.cache, Cache):
             raise OnecurveError(
                 'Job: cache must be a onecurve.Cache, for example onecurve.Cache("/scratch", "200G"); got '
@@ -323,6 +333,7 @@ class Job:
                 )
 
 
+_TRACKERS = ("tensorboard", "mlflow", "wandb")
 _CALLABLE_EXAMPLES = {
     "model": "model=MyModel or model=lambda: MyModel(width=64)",
     "loss": "loss=onecurve.loss.cross_entropy or your own loss(output, target)",

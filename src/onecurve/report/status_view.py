@@ -42,11 +42,12 @@ def status_view(status: RunStatus) -> RenderableType:
 def _facts(status: RunStatus) -> dict[str, str]:
     left = f", {seconds_text(status.seconds_left)} left" if status.seconds_left else ""
     epoch = f", epoch {status.epoch:.2f}" if status.epoch is not None else ""
+    peak = f", {status.utilization:.1%} of peak FLOP/s" if status.utilization is not None else ""
     facts = {
         "step": f"{status.step:,} of {status.steps:,}{epoch}{left}",
         "loss": f"{status.loss:.4f}  {sparkline(status.losses)}",
         "rate": f"{status.samples_per_second:,.1f} samples/s, {seconds_text(status.step_seconds)} per step, "
-        f"lr {status.lr:.2e}",
+        f"lr {status.lr:.2e}{peak}",
         "memory": f"{bytes_text(status.memory)} at most on a rank",
     }
     if status.evaluation:

@@ -20,6 +20,8 @@ PLAN = "plan.toml"
 RECORDS = "records"
 TRACES = "traces"
 TENSORBOARD = "tensorboard"
+TRACKED_RUNS = ("mlflow-run", "wandb-run")
+"""Which runs of trackers continue if this run is continued."""
 CHECKPOINTS = "checkpoints"
 ORIGIN = "run.json"
 HUGGING_FACE = "huggingface"
@@ -73,7 +75,7 @@ def clear_previous_run(folder: Path, fresh: bool) -> None:
             empty(LocalStore(folder / CHECKPOINTS))
         for name in (RECORDS, TRACES, TENSORBOARD, HUGGING_FACE, LANES):
             shutil.rmtree(folder / name, ignore_errors=True)
-        for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN):
+        for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN, *TRACKED_RUNS):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise OnecurveError(f"{folder}: cannot be written ({error.strerror}); give another --out") from None

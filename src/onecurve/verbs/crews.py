@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from onecurve.describe.cluster import Cluster, Link
 from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.estimate import Estimate
+from onecurve.describe.estimate import Estimate, PredictedStep
 from onecurve.describe.plan import Plan
 from onecurve.hosts.leader import Placement
 from onecurve.hosts.membership import Hosts
@@ -52,7 +52,7 @@ class HostCrew(FixedCrew):
 
     ranks: int
     plan: Plan | None
-    predicted: Mapping[str, float]
+    predicted: PredictedStep
 
     async def choose(self, hosts: Hosts) -> Crew:
         return Crew([(host, self.ranks) for host in hosts], self.plan, self.predicted)
@@ -134,7 +134,7 @@ class PlannedCrews(FixedCrew):
         if self._link is None:  # it can be measured only when the ranks have left
             return True
         planned = await self._planned(similar_first(hosts))
-        now, then = sum(crew.predicted.values()), sum(planned.predicted.values())
+        now, then = crew.predicted.total, planned.predicted.total
         return 0 < then < _WORTHWHILE * now
 
     async def prepare(self, hosts: Hosts, /) -> None:
@@ -151,7 +151,7 @@ class PlannedCrews(FixedCrew):
         estimate = await self._estimate(cluster)
         if estimate is None:
             return Crew([(key, ranks_for(None, None, host.devices)) for key, host in hosts.items()])
-        return Crew(_placed(estimate.plan, cluster, [*hosts]), estimate.plan, estimate.seconds)
+        return Crew(_placed(estimate.plan, cluster, [*hosts]), estimate.plan, estimate.predicted_step)
 
     async def _estimate(self, cluster: Cluster) -> Estimate | None:
         key = to_json(cluster)
@@ -192,4 +192,7 @@ def _placed(plan: Plan, cluster: Cluster, hosts: Sequence[str]) -> Placement:
 
 
 def _with_plan(crew: Crew, plan: Plan | None) -> Crew | None:
-    return replace(crew, plan=plan, predicted={}) if plan is not None else None
+    if plan is None:
+        return None
+    peak = crew.predicted.peak_seconds if plan.mesh.size == crew.size else 0.0  # the same devices
+    return replace(crew, plan=plan, predicted=PredictedStep(peak_seconds=peak))

@@ -14,7 +14,7 @@ from onecurve.describe.change import read_change
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, from_plain, read_toml, to_json
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.estimate import Estimate
+from onecurve.describe.estimate import Estimate, PredictedStep
 from onecurve.describe.host import HostRange
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
@@ -34,6 +34,7 @@ from onecurve.verbs.hosts import Hosts, joined_hosts
 from onecurve.verbs.program import PROGRAM
 from onecurve.verbs.run_hosts import HostsRun
 from onecurve.verbs.run_loop import LoopRun
+from onecurve.verbs.trackers import check_names
 
 _MIN_STEPS_TO_CALIBRATE = 20
 
@@ -53,7 +54,8 @@ def run(
     join: str | None = None,
     key_file: str | Path | None = None,
     quiet: bool = False,
-    tensorboard: bool = False,
+    track: str | Sequence[str] = (),
+    metrics: int | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> RunSummary | None:
     """Train the job of a script, as `onecurve run` does.
@@ -88,7 +90,9 @@ def run(
         key_file: A file of 32 random bytes, the same on every host, that only its owner can read; needed for
             `"HOST:PORT"`. Default: None.
         quiet: Print nothing. Default: False.
-        tensorboard: Also write TensorBoard events. Default: False.
+        track: Trackers that receive the values of the run, besides those of the job: `"tensorboard"`, `"mlflow"`,
+            `"wandb"`. Default: none.
+        metrics: Port at which the newest values are served to Prometheus, on this host alone. Default: None, no port.
         say: A function that is called with short texts about what is being planned. Default: they are dropped.
 
     Returns:
@@ -117,7 +121,8 @@ def run(
         change=changed,
         check=check,
         quiet=quiet,
-        tensorboard=tensorboard,
+        track=_names(track),
+        metrics=metrics,
         verbose=is_verbose(),
         begin=command_start(),
     )
@@ -137,6 +142,14 @@ def run(
         return _launch(launcher, replace(request, plan_seconds=time.time() - begin), choice, say)
 
 
+def _names(track: str | Sequence[str]) -> tuple[str, ...]:
+    """The names of trackers, which may be one text with commas."""
+    words = track.split(",") if isinstance(track, str) else track
+    names = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
+    check_names(names)
+    return names
+
+
 def run_folder(script: Path, out: str | Path | None) -> Path:
     """The folder of a run: `out`, or runs/ and the script's name."""
     return Path(out) if out is not None else Path("runs") / script.stem
@@ -145,7 +158,8 @@ def run_folder(script: Path, out: str | Path | None) -> Path:
 def _refuse_options_of_jobs(request: RunRequest, precision: Sequence[str] | None, out: str | Path | None) -> None:
     """Refuse options that a script with its own loop decides itself."""
     given = {"--out": out is not None, "--fresh": request.fresh, "--change": bool(request.change)}
-    given |= {"--precision": precision is not None, "--tensorboard": request.tensorboard}
+    given |= {"--precision": precision is not None, "--track": bool(request.track)}
+    given |= {"--metrics": request.metrics is not None}
     for option in (option for option, is_given in given.items() if is_given):
         raise OnecurveError(
             f"{option}: {request.script} has its own training loop instead of job(), which decides this: see oc.prepare"
@@ -222,7 +236,7 @@ def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Cal
     if sys.stdout.isatty() and not request.quiet:
         print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
 
-    crew = HostCrew(ranks, choice.plan, estimate.seconds if estimate is not None else {})
+    crew = HostCrew(ranks, choice.plan, estimate.predicted_step if estimate is not None else PredictedStep())
     alone = HostRange(1, 1)
     result, _ = Hosts(alone, Alone(), say).conduct(
         launcher,

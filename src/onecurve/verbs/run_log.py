@@ -14,6 +14,7 @@ import torch
 
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.generation import Generation
 from onecurve.describe.record import (
     EndRecord,
@@ -73,7 +74,7 @@ class LoopProgress:
         ended: Ending,
         best_weights: str | None,
         seconds: float,
-        predicted: dict[str, float],
+        predicted: PredictedStep,
     ) -> RunSummary:
         return RunSummary(
             out=str(out),
@@ -90,7 +91,7 @@ class LoopProgress:
             seconds=seconds,
             samples_per_second=self.own_steps * run.job.global_batch / max(self.training_seconds, 1e-9),
             step_seconds=statistics.median(self.recent_seconds) if self.recent_seconds else 0.0,
-            predicted_step_seconds=sum(predicted.values()) or None,
+            predicted_step_seconds=predicted.total or None,
         )
 
 
@@ -109,6 +110,7 @@ class RunLog:
         self._sinks, self._traces, self._events, self._generation = sinks, traces, events, generation
         self._lines = lines
         self._number = generation.number if generation is not None else 1
+        self._predicted = generation.predicted if generation is not None else PredictedStep()
 
     def start(self, run: Run, proof: EventRecord | None, seconds: dict[str, float]) -> None:
         """`seconds`: since the start of the command, by cause."""
@@ -119,7 +121,8 @@ class RunLog:
                 device=run.device.kind,
                 parameters=run.parameters,
                 steps=run.steps,
-                predicted=self._generation.predicted if self._generation is not None else {},
+                predicted=self._predicted.seconds,
+                peak_seconds=self._predicted.peak_seconds,
                 host=socket.gethostname(),
                 host_cores=run.components.host_cores,
                 cores=len(os.sched_getaffinity(0)),

@@ -9,6 +9,7 @@ from typing import cast
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, SignalName
+from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.host import HostRange
 from onecurve.describe.plan import Plan
 from onecurve.describe.requests import LoopRequest, RegistrationRequest
@@ -56,7 +57,7 @@ class LoopRun:
         host = None
         if ranks is None and plan is None:
             host = from_json(Cluster, launcher.ask("devices", "{}").encode(), "devices")
-        return HostCrew(ranks_for(plan, ranks, host), plan, {})
+        return HostCrew(ranks_for(plan, ranks, host), plan, PredictedStep())
 
     def _crews_of_hosts(self, leader: Leader) -> Crews:
         if self.plan is None:

@@ -15,6 +15,7 @@ from onecurve.checkpoint.location import local_folder
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.convert import from_json, to_document, to_json, to_plain, to_toml
 from onecurve.describe.errors import CorruptedReplicaError, OnecurveError
+from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EventRecord
@@ -30,14 +31,13 @@ from onecurve.report.intervals import Intervals
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink, TraceFile
-from onecurve.report.tensorboard import TensorBoard
+from onecurve.report.tracking import Tracking
 from onecurve.runs.folder import (
     BEST_WEIGHTS,
     HUGGING_FACE,
     ORIGIN,
     PLAN,
     SUMMARY,
-    TENSORBOARD,
     WEIGHTS,
     RunOrigin,
     clear_previous_run,
@@ -59,6 +59,7 @@ from onecurve.verbs.line_sampler import LineSampler
 from onecurve.verbs.proof import PlanProof
 from onecurve.verbs.row_access import row_access, row_address
 from onecurve.verbs.run_log import LoopProgress, RunLog
+from onecurve.verbs.trackers import open_trackers
 
 
 class RunWorker:
@@ -144,7 +145,7 @@ class Training:
                 return None
             ended = _ending(run, progress.steps, stop)
             seconds = time.perf_counter() - self._begin
-            predicted = generation.predicted if generation is not None else {}
+            predicted = generation.predicted if generation is not None else PredictedStep()
             summary = progress.summary(run, out, ended, best_weights, seconds, predicted)
             replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
             return summary
@@ -152,6 +153,9 @@ class Training:
     def _note_straggler(self, speed: float, seconds: float) -> None:
         if self._launcher is not None:
             self._launcher.straggles(speed, seconds)
+
+    def _warn(self, text: str) -> None:
+        self._events.append(SaveEvent("warning", text))
 
     def _note_facts(self) -> None:
         if self._launcher is not None:
@@ -161,7 +165,7 @@ class Training:
         """Train, with records of it, and write the weights; return the progress and the file of the best weights."""
         traces = TraceFile(traces_file(self._out, run.world.rank))
         lines = LineSampler() if run.world.rank == 0 else None
-        log = RunLog(_sinks(run, self._out, self._request), traces, self._events, generation, lines)
+        log = RunLog(_sinks(run, self._out, self._request, self._warn), traces, self._events, generation, lines)
         try:
             log.start(run, self._proof.event if self._proof is not None else None, self._start_seconds(run))
             progress = _loop(run, self._reports(run), log, self._launcher)
@@ -278,11 +282,13 @@ def _say_ended(summary: RunSummary, quiet: bool) -> RunSummary:
     return summary
 
 
-def _sinks(run: Run, out: Path, request: RunRequest) -> list[Sink]:
+def _sinks(run: Run, out: Path, request: RunRequest, warn: Callable[[str], None]) -> list[Sink]:
     records = JsonLines(records_file(out, run.world.rank))
     sinks: list[Sink] = [records if run.world.rank == 0 else Intervals(records)]
-    if run.world.rank == 0 and request.tensorboard:
-        sinks.append(TensorBoard(out / TENSORBOARD))
+    if run.world.rank == 0:
+        trackers = open_trackers([*run.job.trackers, *request.track], request.metrics)
+        facts = {"script": request.script, "arguments": " ".join(request.arguments)}
+        sinks.append(Tracking(trackers, out, facts, run.job.global_batch, warn))
     if run.world.rank == 0 and not request.quiet:
         sinks.append(Terminal(run.steps, run.job.global_batch, Console(), run.components.epoch_samples))
     return sinks

@@ -4,7 +4,7 @@ from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.plan import Plan
 from onecurve.describe.requests import CheckRequest, ProbeRequest, RunRequest
 
-RUN = RunRequest(script="train.py", arguments=("width=16",), out="runs", fresh=True, quiet=False, tensorboard=False)
+RUN = RunRequest(script="train.py", arguments=("width=16",), out="runs", fresh=True, quiet=False)
 CHECK = CheckRequest(script="train.py", arguments=(), plans=(Plan(),), ranks=2, steps=3, precision="fp64", quiet=True)
 PROBE = ProbeRequest(quiet=True)
 

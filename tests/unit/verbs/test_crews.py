@@ -7,7 +7,7 @@ import pytest
 
 from onecurve.describe.cluster import Cluster, DeviceSpec, HostGroup, Link
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.estimate import Estimate
+from onecurve.describe.estimate import Estimate, PredictedStep
 from onecurve.describe.host import HostRegistration
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
@@ -87,16 +87,17 @@ def test_a_joined_host_is_worth_a_change_if_a_step_is_five_percent_shorter() -> 
     crews = planned([])
     crew = asyncio.run(crews.choose(hosts(2)))
     assert asyncio.run(crews.larger(crew, hosts(3)))
-    fast = Crew(crew.placement, crew.plan, {"compute": 4.1})
+    fast = Crew(crew.placement, crew.plan, PredictedStep({"compute": 4.1}))
     assert not asyncio.run(crews.larger(fast, hosts(3)))
 
 
 def test_slow_ranks_and_memory_change_only_the_plan() -> None:
-    crew = Crew([("h0", 2)], Plan.parse("replicate2 mb4"), {"compute": 1.0})
+    crew = Crew([("h0", 2)], Plan.parse("replicate2 mb4"), PredictedStep({"compute": 1.0}, 0.5))
     crews = HostCrew(2, crew.plan, crew.predicted)
     rebalanced, smaller = crews.rebalanced(crew, {1: 1 / 3}), crews.smaller(crew)
     assert rebalanced is not None
     assert smaller is not None
+    assert rebalanced.predicted == PredictedStep(peak_seconds=0.5)
     assert (str(rebalanced.plan), rebalanced.placement) == ("replicate2 mb(6,2) fp32", crew.placement)
     assert str(smaller.plan) == "replicate2 mb2×2 fp32"
     tensor = Crew([("h0", 2)], Plan.parse("tensor2 mb4"))

@@ -34,7 +34,7 @@ def agenda(plan: str, folder: Path) -> ProofAgenda:
         out=str(folder),
         fresh=False,
         quiet=True,
-        tensorboard=False,
+        track=(),
     )
     resolved = PlanCompleter(job, data, deferred).resolve(Plan.parse(plan))
     return proof.PlanProof(request).agenda(job, data, deferred, resolved, {})
