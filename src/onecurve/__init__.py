@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from onecurve.verbs.plan import plan
     from onecurve.verbs.prepare import prepare
     from onecurve.verbs.probe import probe
+    from onecurve.verbs.range_test import range_test
     from onecurve.verbs.run import run
     from onecurve.verbs.status import status
+    from onecurve.verbs.tune import tune
     from onecurve.verbs.why import why
 
 __version__ = "0.1.0"
@@ -71,9 +73,11 @@ __all__ = [
     "plan",
     "prepare",
     "probe",
+    "range_test",
     "run",
     "sqrt_scaling",
     "status",
+    "tune",
     "why",
 ]
 
@@ -96,8 +100,10 @@ _HOMES = {
     "verbs.plan": ("plan",),
     "verbs.prepare": ("prepare",),
     "verbs.probe": ("probe",),
+    "verbs.range_test": ("range_test",),
     "verbs.run": ("run",),
     "verbs.status": ("status",),
+    "verbs.tune": ("tune",),
     "verbs.why": ("why",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

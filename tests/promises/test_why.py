@@ -38,6 +38,24 @@ def test_a_fault_is_named_with_its_gain(fault: str) -> None:
     assert 0.5 < found["promised"] / found["measured"] < 2.0, ended.stderr
 
 
+@pytest.mark.timeout(300)
+def test_a_change_is_tried_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    job = [str(BENCHMARKS / "why_job.py"), "sleep=0.004", "steps=60"]
+    options = ["--plan", "replicate2 mb16", "--out", "run", "--json"]
+    run_onecurve(tmp_path, "run", *job, *options)
+    before = sorted(tmp_path.rglob("*"))
+    found = json.loads(run_onecurve(tmp_path, "why", "run", "--try", "--json"))
+    (tried,) = [each for each in found["tried"] if "workers=" in each["change"]]
+    assert tried["steps"] == 20
+    assert 0.5 < tried["promised"]["expected"] / tried["measured"] < 2.0, tried
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def run_onecurve(folder: Path, *words: str) -> str:
+    command = [sys.executable, "-m", "onecurve", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=200, cwd=folder).stdout
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_causes_add_up_to_the_wall_time() -> None:

@@ -40,9 +40,10 @@ MAY_IMPORT = {
     "hosts": {"describe", "device", "coordination", "launch"},
     "coordination": {"describe"},
     "runs": {"describe", "checkpoint"},
+    "study": {"describe", "runs"},
     "planner": PLANNER,
     "runtime": RUNTIME,
-    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report", "servers", "diagnose", "page"},
+    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report", "servers", "diagnose", "page", "study"},
     "cli": {"verbs", "describe", "report"},
 }
 LIBRARIES = {
@@ -50,6 +51,7 @@ LIBRARIES = {
     "predict": set(),
     "search": set(),
     "diagnose": {"msgspec"},
+    "study": {"optuna"},
     "page": set(),
     "report": {"rich", "tensorboard", "mlflow", "wandb"},
     "job": {"torch"},

@@ -68,7 +68,8 @@ NO_DEFAULT = inspect.Parameter.empty
 
 def defaults_of(value: Any) -> dict[str, Any]:
     """The fields of a dataclass, or the parameters of a function → the default, or `NO_DEFAULT`."""
-    if isinstance(value, ModuleType) or (inspect.isclass(value) and issubclass(value, Exception)):
+    is_protocol = getattr(value, "_is_protocol", False)  # nobody makes one
+    if isinstance(value, ModuleType) or is_protocol or (inspect.isclass(value) and issubclass(value, Exception)):
         return {}
     return {name: parameter.default for name, parameter in inspect.signature(value).parameters.items()}
 

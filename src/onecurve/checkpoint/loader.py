@@ -5,7 +5,7 @@ is verified before it is used. Files that no rank needs are verified too; the ra
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -61,8 +61,15 @@ class Checkpoint:
             raise CorruptedError(f"{base.where}: it was saved as one that has all rows, but does not")
         return base
 
-    def load(self, local_tensors: Sequence[LocalTensor], mesh: Mesh, rank: int) -> States:
-        """Fill the local tensors and return their optimizer state. `mesh` and `rank` say where this rank is now."""
+    def load(
+        self,
+        local_tensors: Sequence[LocalTensor],
+        mesh: Mesh,
+        rank: int,
+        on_progress: Callable[[int, int], None] = lambda _, __: None,
+    ) -> States:
+        """Fill the local tensors and return their optimizer state. `mesh` and `rank` say where this rank is now.
+        `on_progress`: told the bytes that were read, and those to be read in all."""
         read_plan = ReadPlan(local_tensors)
         manifests_read = set()
         for saved_rank in manifest_search_order(self.root.plan.mesh, mesh, rank):
@@ -71,10 +78,13 @@ class Checkpoint:
             manifests_read.add(saved_rank)
             read_plan.add_manifest(self.manifest(saved_rank))
         read_plan.require_all(self.where)
+        done, total = 0, sum(read.nbytes for _, reads in read_plan.reads.values() for read in reads)
         for manifest, reads in read_plan.reads.values():
             with closing(self.data(manifest)) as data:
                 for read in sorted(reads, key=lambda read: read.chunk.begin):
                     read.fill(data, f"{self.where}/{data_file(manifest.rank)}")
+                    done += read.nbytes
+                    on_progress(done, total)
         # Damage in files that no rank needs would go unnoticed, so the ranks share their verification.
         for saved_rank in range(rank, self.root.ranks, mesh.size):
             if saved_rank not in manifests_read and (manifest := self.manifest(saved_rank)).size:

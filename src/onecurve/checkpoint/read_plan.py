@@ -26,9 +26,13 @@ class ChunkRead:
     chunk: Chunk
     targets: list[tuple[Tensor, Region]]
 
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes(self.chunk)
+
     def fill(self, data: StoredFile, where: str) -> None:
         """Read the chunk from `data`, verify its hash, and copy its elements to the targets; errors name `where`."""
-        content = data.read(self.chunk.begin, self.stored.nbytes(self.chunk))
+        content = data.read(self.chunk.begin, self.nbytes)
         if self.chunk.hash and digest(content) != self.chunk.hash:  # snapshots in memory have none
             raise CorruptedError(f"{where}: damaged, the chunk at byte {self.chunk.begin} does not match its hash")
         values = torch.frombuffer(content, dtype=DTYPES[self.stored.dtype]).view(self.chunk.sizes)

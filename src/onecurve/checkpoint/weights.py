@@ -1,17 +1,24 @@
 """Writes a model's weights to one safetensors file, part by part, so that no rank ever holds a full sharded tensor."""
 
-import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from onecurve.checkpoint.safetensors_format import DTYPE_NAMES, header_bytes, tensor_bytes
 from onecurve.describe.errors import OnecurveError
-from onecurve.device.files import replace_file
+from onecurve.device.files import Bytes, replace_file
 from onecurve.device.local_tensor import LocalTensor
 
 
-def save_weights(local_tensors: Sequence[LocalTensor], path: Path, *, writer: bool) -> None:
+def save_weights(
+    local_tensors: Sequence[LocalTensor],
+    path: Path,
+    *,
+    writer: bool,
+    on_progress: Callable[[int, int], None] = lambda _, __: None,
+) -> None:
     """Gather the tensors and write them to `path`. All ranks of the model must call this; only the `writer` writes.
+    `on_progress`: told the bytes that were written, and those to be written in all.
 
     Tied tensors are written once, under their first name, as safetensors' own `load_model` expects.
     """
@@ -24,8 +31,17 @@ def save_weights(local_tensors: Sequence[LocalTensor], path: Path, *, writer: bo
         {local_tensor.name: (local_tensor.registered.dtype, local_tensor.shape) for local_tensor in local_tensors},
         {"format": "pt"},
     )
-    contents = (tensor_bytes(part) for local_tensor in local_tensors for part in local_tensor.gather_parts())
-    replace_file(path, itertools.chain([header], contents))
+
+    def contents() -> Iterator[Bytes]:
+        yield header
+        done, total = 0, sum(math.prod(each.shape) * each.registered.dtype.itemsize for each in local_tensors)
+        for local_tensor in local_tensors:
+            for part in local_tensor.gather_parts():
+                yield tensor_bytes(part)
+                done += part.nbytes
+                on_progress(done, total)
+
+    replace_file(path, contents())
 
 
 def refuse_unsupported_dtypes(local_tensors: Sequence[LocalTensor]) -> None:

@@ -14,6 +14,7 @@ from onecurve.cli.commands import (
     run_command,
     serve_command,
     status_command,
+    tune_command,
     why_command,
     work_command,
 )
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_probe(verbs)
     _add_status(verbs)
     _add_why(verbs)
+    _add_tune(verbs)
     _add_export(verbs)
     _add_index(verbs)
     _add_serve(verbs)
@@ -161,11 +163,26 @@ def _add_probe(verbs: Verbs) -> None:
     _add_hosts(probe)
 
 
+def _add_tune(verbs: Verbs) -> None:
+    tune = _add_verb(verbs, "tune", tune_command, "search for the best arguments of a job", job=True)
+    tune.add_argument("--trials", type=int, default=20, metavar="N", help="number of trials (default: 20)")
+    tune.add_argument("--out", metavar="FOLDER", help="folder of the study (default: runs/tune- + script name)")
+    tune.add_argument(
+        "--range-test", action="store_true", help="train once while the learning rate grows, and show the loss at each"
+    )
+
+
 def _add_why(verbs: Verbs) -> None:
     why = _add_verb(verbs, "why", why_command, "say where the time of a run went, and what to change")
     why.add_argument("run", nargs="+", help="folder of a run, for example runs/gpt; of two runs, they are compared")
     why.add_argument("--html", metavar="FILE", help="write one page with charts, which needs no network")
     why.add_argument("--trace", metavar="FILE", help="write a trace of all ranks for Perfetto (ui.perfetto.dev)")
+    why.add_argument(
+        "--try",
+        dest="try_changes",
+        action="store_true",
+        help="try the best one or two changes in 20 steps, and show the measured gain next to the promised one",
+    )
 
 
 def _add_status(verbs: Verbs) -> None:

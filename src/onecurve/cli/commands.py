@@ -222,10 +222,13 @@ def why_command(chosen: argparse.Namespace) -> int:
 
     if len(chosen.run) > 2:
         raise OnecurveError(f"why: {len(chosen.run)} runs were given; give one, or two to compare")
-    if len(chosen.run) == 2 and (chosen.html is not None or chosen.trace is not None):
-        raise OnecurveError("why: --html and --trace are about one run; give one, not two")
+    if len(chosen.run) == 2 and (chosen.html is not None or chosen.trace is not None or chosen.try_changes):
+        raise OnecurveError("why: --html, --trace and --try are about one run; give one, not two")
     with _progress(chosen.json) as say:
-        diagnoses = [why(run, html=chosen.html, trace=chosen.trace, say=say) for run in chosen.run]
+        diagnoses = [
+            why(run, html=chosen.html, trace=chosen.trace, try_changes=chosen.try_changes, say=say)
+            for run in chosen.run
+        ]
     if len(diagnoses) == 2:
         plain = {"version": _JSON_VERSION, "runs": [why_plain(diagnosis) for diagnosis in diagnoses]}
         _print_result(comparison_lines(*diagnoses), plain if chosen.json else None)
@@ -233,6 +236,22 @@ def why_command(chosen: argparse.Namespace) -> int:
     written = [f"written: {file}" for file in (chosen.html, chosen.trace) if file is not None]
     plain = {"version": _JSON_VERSION, **why_plain(diagnoses[0])}
     _print_result([*why_lines(diagnoses[0]), *written], plain if chosen.json else None)
+    return 0
+
+
+def tune_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.tune import range_lines, tune_lines
+    from onecurve.verbs.range_test import range_test
+    from onecurve.verbs.tune import tune
+
+    say = _print_to_stderr if not chosen.json else lambda _: None
+    if chosen.range_test:
+        test = range_test(chosen.script, chosen.arguments, out=chosen.out, say=say)
+        _print_result(range_lines(test), {"version": _JSON_VERSION, **to_plain(test)} if chosen.json else None)
+        return 0
+    tuning = tune(chosen.script, chosen.arguments, trials=chosen.trials, out=chosen.out, say=say)
+    plain = {**to_plain(tuning), "steps": tuning.steps}
+    _print_result(tune_lines(tuning), {"version": _JSON_VERSION, **plain} if chosen.json else None)
     return 0
 
 

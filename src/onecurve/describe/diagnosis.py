@@ -49,6 +49,23 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TriedChange:
+    """The change of a finding, tried in a few steps next to the run as it was."""
+
+    change: str
+    promised: Gain
+    steps: int = 0
+    """Steps that were compared."""
+    before: float = 0.0
+    after: float = 0.0
+    """Mean seconds of a step, without the change and with it."""
+    measured: float | None = None
+    """Fraction of the time that the change saves; None if it was not tried."""
+    note: str = ""
+    """Why it was not tried, for a person."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """Mean seconds of a counted step by cause, averaged over ranks. They add up to `total`."""
 
@@ -146,6 +163,8 @@ class Diagnosis:
     predicted_memory: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
     """What could not be found out, for a person."""
+    tried: tuple[TriedChange, ...] = ()
+    """The changes of the first findings, if they were tried."""
 
     @property
     def efficiency(self) -> float | None:

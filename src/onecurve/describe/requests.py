@@ -7,6 +7,22 @@ from onecurve.describe.plan import Plan, Precision
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Some steps of a job with a change, as `onecurve why --try` and `onecurve tune --range-test` make them."""
+
+    steps: int
+    """Number of the last step."""
+    epoch_samples: int
+    """Samples of an epoch; 0 if the data has no end."""
+    job: dict[str, float | str] = field(default_factory=dict)
+    """Fields of the job that are changed; `save_every` and `evaluate_every` stand for those of its parts."""
+    lr_factor: float = 0.0
+    """Factor of the learning rate in the first step, which grows to 1 in the last one; 0: the job's own schedule."""
+    pause: str = ""
+    """`checkpoint` or `evaluation`, if the trial is about that; otherwise it makes neither."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRequest:
     """`onecurve run`."""
 
@@ -28,6 +44,8 @@ class RunRequest:
     """When the command was started, in seconds since the epoch."""
     plan_seconds: float = 0.0
     """How long it took to find the plan; 0 if it was given."""
+    trial: Trial | None = None
+    """None: the run is not a trial."""
 
 
 @dataclass(frozen=True, kw_only=True)

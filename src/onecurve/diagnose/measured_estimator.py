@@ -21,7 +21,7 @@ _LEAST_SHARE = 0.02
 """Times below this part of a step are too short to correct anything."""
 _LARGEST_FACTOR = 1000.0
 _MAX_SURPRISE = 2.0
-"""If computing takes this many times as long as predicted, or as much less, the prediction does not explain it."""
+"""If computing takes this many times as long as predicted, the prediction does not explain it."""
 
 
 class MeasuredEstimator(Estimator):
@@ -46,7 +46,7 @@ class MeasuredEstimator(Estimator):
         if "bubble" not in known:
             self._factors |= {"bubble": factors["compute"], "pipeline": link}
         self._plan, self._compute = plan, measured["compute"]
-        self._explains_compute = 1 / _MAX_SURPRISE < self._factors["forward"] < _MAX_SURPRISE
+        self._explains_compute = self._factors["forward"] < _MAX_SURPRISE
 
     def seconds(self, plan: Plan) -> dict[str, float]:
         terms = super().seconds(plan)

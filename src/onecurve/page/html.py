@@ -8,6 +8,16 @@ def escaped(text: object) -> str:
     return html.escape(str(text))
 
 
+def document(title: str, heading: str, content: str, style: str) -> str:
+    """A page that needs no network. `heading` is text; `content` is HTML already."""
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        '<meta name=viewport content="width=device-width,initial-scale=1">'
+        f"<title>{escaped(title)}</title><style>{style}</style></head><body><main>"
+        f"<h1>{escaped(heading)}</h1>{content}</main></body></html>\n"
+    )
+
+
 def section(title: str, *content: str, note: str = "", wide: bool = False) -> str:
     """A titled part of the page. `wide`: it takes the full width."""
     subtitle = f"<p class=note>{escaped(note)}</p>" if note else ""

@@ -11,10 +11,10 @@ from onecurve.describe.units import bytes_text, count_text, rate_text, seconds_t
 from onecurve.diagnose.history import RunHistory
 from onecurve.page.chart import area_chart, line_chart
 from onecurve.page.heat_map import heat_map
-from onecurve.page.html import bar, escaped, legend, section, table
+from onecurve.page.html import bar, document, escaped, legend, section, table
 from onecurve.page.style import GROUPS, STYLE, group_of
 from onecurve.page.timeline import timeline
-from onecurve.report.why import CAUSES, WALL, measured_and_predicted, verdict_lines
+from onecurve.report.why import CAUSES, WALL, measured_and_predicted, tried_lines, verdict_lines
 
 _MAX_EVENTS = 200
 _MIN_SHARE = 0.002
@@ -34,14 +34,11 @@ def run_page(diagnosis: Diagnosis, history: RunHistory, traces: Mapping[int, Tra
         _identity(diagnosis),
         _events(history),
     ]
-    return (
-        "<!doctype html><html lang=en><head><meta charset=utf-8>"
-        '<meta name=viewport content="width=device-width,initial-scale=1">'
-        f"<title>{escaped(name)}: onecurve why</title><style>{STYLE}</style></head><body><main>"
-        f"<h1>{escaped(name)}</h1><p class=soft>{escaped(_subtitle(diagnosis))}</p>"
-        f"{_verdict(diagnosis)}{_tiles(diagnosis, history)}"
-        f"<div class=sections>{''.join(sections)}</div></main></body></html>\n"
+    content = (
+        f"<p class=soft>{escaped(_subtitle(diagnosis))}</p>{_verdict(diagnosis)}{_tiles(diagnosis, history)}"
+        f"<div class=sections>{''.join(sections)}</div>"
     )
+    return document(f"{name}: onecurve why", name, content, STYLE)
 
 
 def _subtitle(diagnosis: Diagnosis) -> str:
@@ -54,7 +51,7 @@ def _subtitle(diagnosis: Diagnosis) -> str:
 def _verdict(diagnosis: Diagnosis) -> str:
     rows = "".join(
         f"<dt>{escaped(line.split(None, 1)[0])}</dt><dd>{escaped(line.split(None, 1)[1])}</dd>"
-        for line in verdict_lines(diagnosis)
+        for line in (*verdict_lines(diagnosis), *tried_lines(diagnosis))
     )
     others = "".join(f"<li>{escaped(f'{found.limit}: {found.change}')}</li>" for found in diagnosis.findings[1:])
     more = f"<p class=note>also</p><ul class=note>{others}</ul>" if others else ""

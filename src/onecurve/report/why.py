@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onecurve.describe.convert import to_plain
-from onecurve.describe.diagnosis import Diagnosis, Finding, TimeIdentity
+from onecurve.describe.diagnosis import Diagnosis, Gain, TimeIdentity, TriedChange
 from onecurve.describe.units import count_text, rate_text, seconds_text
 
 _BAR_WIDTH = 30
@@ -60,7 +60,7 @@ WALL = {
 
 def why_lines(diagnosis: Diagnosis) -> list[str]:
     """The verdict, then the times."""
-    lines = [*verdict_lines(diagnosis), "", _run_line(diagnosis), ""]
+    lines = [*verdict_lines(diagnosis), *tried_lines(diagnosis), "", _run_line(diagnosis), ""]
     times = diagnosis.times.by_cause
     lines += _table("time of a step", times, diagnosis.predicted, CAUSES, diagnosis.times.total)
     lines += ["", *_table("time of the run", diagnosis.wall, {}, WALL, sum(diagnosis.wall.values()))]
@@ -69,7 +69,7 @@ def why_lines(diagnosis: Diagnosis) -> list[str]:
     lines += ["", *_speed_lines(diagnosis)]
     if len(diagnosis.findings) > 1:
         lines += ["", "also"]
-        lines += [f"  {finding.limit}: {finding.change} ({_gain(finding)})" for finding in diagnosis.findings[1:]]
+        lines += [f"  {finding.limit}: {finding.change} ({_gain(finding.gain)})" for finding in diagnosis.findings[1:]]
     return [*lines, *(["", f"note: {diagnosis.note}"] if diagnosis.note else [])]
 
 
@@ -89,9 +89,22 @@ def verdict_lines(diagnosis: Diagnosis) -> list[str]:
     after = step * (1 - finding.gain.expected)
     return [
         f"limit   {finding.limit}",
-        f"gain    {_gain(finding)}: {seconds_text(step)} → {seconds_text(after)} per step",
+        f"gain    {_gain(finding.gain)}: {seconds_text(step)} → {seconds_text(after)} per step",
         f"change  {finding.change}",
     ]
+
+
+def tried_lines(diagnosis: Diagnosis) -> list[str]:
+    """The changes that were tried, each with its measured and its promised gain."""
+    return [f"tried   {tried.change}: {_outcome(tried)}" for tried in diagnosis.tried]
+
+
+def _outcome(tried: TriedChange) -> str:
+    if tried.measured is None:
+        return f"not tried: {tried.note}"
+    saved = f"{tried.measured:.0%} less time" if tried.measured >= 0 else f"{-tried.measured:.0%} more time"
+    times = f"{seconds_text(tried.before)} → {seconds_text(tried.after)} per step"
+    return f"{saved} in {tried.steps} steps ({times}); promised: {_gain(tried.promised)}"
 
 
 def comparison_lines(first: Diagnosis, second: Diagnosis) -> list[str]:
@@ -134,8 +147,7 @@ def why_plain(diagnosis: Diagnosis) -> dict[str, Any]:
     return {**to_plain(diagnosis), "step_seconds": diagnosis.times.total, "efficiency": diagnosis.efficiency}
 
 
-def _gain(finding: Finding) -> str:
-    gain = finding.gain
+def _gain(gain: Gain) -> str:
     return f"{gain.expected:.0%} less time ({gain.low:.0%} to {gain.high:.0%})"
 
 

@@ -4,6 +4,7 @@ What a process needs once is in job_process.py; what belongs to one generation (
 is made here.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,9 +48,10 @@ from onecurve.runtime.data_cache import meet_hosts
 from onecurve.runtime.first_rank import derive_on_first_rank, share_facts
 from onecurve.runtime.job_process import JobProcess
 from onecurve.runtime.loaders import Loaders
+from onecurve.runtime.model_tensors import saved_tensors
 from onecurve.runtime.refusals import refuse_unsuitable
 from onecurve.runtime.replicas import Replicas
-from onecurve.runtime.run import Run, saved_tensors
+from onecurve.runtime.run import Run
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.run_settings import RunSettings
 from onecurve.runtime.saved_rows import SavedRows
@@ -153,7 +155,7 @@ class RunBuilder:
         with watch.measure("load"):
             starts_over = settings.fresh and (interruption is None or not interruption.has_trained)
             rows = SavedRows(assembly.tables, world.rank)
-            resumed = _resume(checkpoints, assembly, rows, starts_over)
+            resumed = _resume(checkpoints, assembly, rows, starts_over, settings.on_load)
             rows.begin()
         best = BestTracker(job.evaluate) if job.evaluate is not None else None
         steps = self._start(process, assembly, resumed, best)
@@ -300,14 +302,18 @@ def _try_metrics(assembly: Assembly | ManualAssembly, loaders: Loaders) -> None:
 
 
 def _resume(
-    checkpoints: Checkpoints | None, assembly: Assembly | ManualAssembly, rows: SavedRows, fresh: bool
+    checkpoints: Checkpoints | None,
+    assembly: Assembly | ManualAssembly,
+    rows: SavedRows,
+    fresh: bool,
+    on_progress: Callable[[int, int], None],
 ) -> Resumed | None:
     if checkpoints is None:
         return None
     if fresh:
         checkpoints.remove_all()
         return None
-    return checkpoints.resume(lambda: saved_tensors(assembly.part), rows)
+    return checkpoints.resume(lambda: saved_tensors(assembly.part), rows, on_progress)
 
 
 def _changes_text(resumed: Resumed) -> str:

@@ -150,16 +150,18 @@ class Checkpoints:
         """True if there is a checkpoint or a snapshot to resume from."""
         return (self._kept is not None and self._kept.snapshot_of is not None) or bool(self._names_on_all_ranks())
 
-    def resume(self, local_tensors: ListTensors, rows: SavedRows) -> Resumed | None:
+    def resume(
+        self, local_tensors: ListTensors, rows: SavedRows, on_progress: Callable[[int, int], None] = lambda _, __: None
+    ) -> Resumed | None:
         """Fill the tensors, and the embedding tables, from the newest snapshot or checkpoint that all ranks can read
-        and verify; None if there is none."""
+        and verify; None if there is none. `on_progress`: told the bytes that were read, and those to be read in all."""
         names = self._names_on_all_ranks()
         sources: list[tuple[ReadableStore, str]] = [(self._store, name) for name in names]
         if (snapshot := self._snapshot()) is not None:
             sources = sorted([*sources, snapshot], key=lambda source: step_of(source[1]))
         skipped: list[str] = []
         for store, name in reversed(sources):
-            resumed, damage = self._agreed(store, name, partial(self._read, store, name, local_tensors()))
+            resumed, damage = self._agreed(store, name, partial(self._read, store, name, local_tensors(), on_progress))
             if resumed is not None and not damage:
                 point = resumed.state.rows if store is not self._store else None
                 load_rows = partial(
@@ -216,11 +218,12 @@ class Checkpoints:
         store: ReadableStore,
         name: str,
         local_tensors: Sequence[LocalTensor],
+        on_progress: Callable[[int, int], None],
     ) -> Resumed:
         checkpoint = Checkpoint(store, name, self._store)
         state = train_state_of(checkpoint)
         changes = self._changes(checkpoint, state)
-        optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank)
+        optimizer_states = checkpoint.load(local_tensors, self._plan.mesh, self._world.rank, on_progress)
         return Resumed(
             checkpoint=checkpoint,
             state=replace(state, changes=(*state.changes, *changes)),

@@ -10,8 +10,6 @@ from typing import Self
 
 from torch import Tensor
 
-from onecurve.apply.base_part import BasePart
-from onecurve.checkpoint.export import lazy_tensors_of, write_one
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.checkpoint.snapshot import OptimizerState
@@ -22,13 +20,13 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import barrier
-from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.batch import LoadTime
 from onecurve.job.cadence import TrainingPoint, is_reached
 from onecurve.job.weighted import Weighted
 from onecurve.params.row_client import RowsLostError
 from onecurve.runtime.checkpoints import ListTensors, train_state_of
 from onecurve.runtime.memory_account import memory_components
+from onecurve.runtime.model_tensors import saved_tensors, write_weights_of
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.saved_rows import SavedRows
 from onecurve.runtime.step_account import StepAccount
@@ -201,10 +199,12 @@ class Run:
         self._checkpoints.wait()
         self._pass_on_events()
 
-    def save(self, path: str | Path) -> None:
-        """Write the weights as one safetensors file. All ranks must call it; rank 0 writes."""
+    def save(self, path: str | Path, on_progress: Callable[[int, int], None] = lambda _, __: None) -> None:
+        """Write the weights as one safetensors file. All ranks must call it; rank 0 writes. `on_progress`: told there
+        the bytes that were written, and those to be written in all."""
         self._part.sync_buffers()
-        save_weights(self._part.state_dict_tensors, Path(path), writer=self.world.rank == 0)
+        writer = self.world.rank == 0
+        save_weights(self._part.state_dict_tensors, Path(path), writer=writer, on_progress=on_progress)
 
     def save_best(self, path: str | Path) -> None:
         """Write the weights of the best evaluation so far as one safetensors file. All ranks must call it.
@@ -223,12 +223,7 @@ class Run:
                     f"{path}: the weights of the best evaluation, at step {best.step}, were not kept, because no "
                     "checkpoint was saved after it; set save=onecurve.Save(best=True) in the job"
                 )
-            names = {tensor.name for tensor in self._part.state_dict_tensors}
-            weights = {name: lazy for name, lazy in lazy_tensors_of(checkpoint).items() if name in names}
-            try:
-                write_one(weights, Path(path))
-            except OSError as error:
-                raise OnecurveError(f"{path}: cannot be written ({error.strerror or error})") from None
+            write_weights_of(checkpoint, self._part, Path(path))
 
     def load_model(self, checkpoint: Checkpoint) -> None:
         """Replace the weights by those of a checkpoint, to evaluate them."""
@@ -371,10 +366,3 @@ class Run:
         assert self._checkpoints is not None
         for event in self._checkpoints.take_events():
             self.components.on_event(event)
-
-
-def saved_tensors(part: BasePart) -> list[LocalTensor]:
-    """Return what a checkpoint holds: the model's state_dict, and parameters that the state_dict leaves out."""
-    in_state_dict = part.state_dict_tensors
-    names = {tensor.name for tensor in in_state_dict}
-    return [*in_state_dict, *(tensor for tensor in part.parameters if tensor.name not in names)]

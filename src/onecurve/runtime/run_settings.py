@@ -32,6 +32,8 @@ class RunSettings:
     """Asked once per step: the share of its time that this rank waits for others; None if that is not known."""
     on_straggler: Callable[[float, float], None] = lambda _, __: None
     """Told this rank's speed, where the others have 1, and for how long, if they wait for it most of the time."""
+    on_load: Callable[[int, int], None] = lambda _, __: None
+    """Told the bytes of a checkpoint that this rank has read, and those it reads in all."""
     on_event: Callable[[SaveEvent], None] = lambda _: None
     on_interruption: Callable[[], None] = lambda: None
     """Called at the end of a run that was stopped before its last step."""

@@ -150,6 +150,12 @@ def _names(track: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
+def launch_run(request: RunRequest, plan: Plan | None, say: Callable[[str], None]) -> RunSummary:
+    """Train on this host alone, in processes of their own. `plan`: None for the best one."""
+    with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
+        return _launch(launcher, request, _choose(launcher, request, plan, None, None), say)
+
+
 def run_folder(script: Path, out: str | Path | None) -> Path:
     """The folder of a run: `out`, or runs/ and the script's name."""
     return Path(out) if out is not None else Path("runs") / script.stem

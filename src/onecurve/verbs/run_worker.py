@@ -25,6 +25,7 @@ from onecurve.device.collectives import barrier
 from onecurve.device.files import replace_file
 from onecurve.device.world import World
 from onecurve.job.script import load_job
+from onecurve.job.trial import trial_job
 from onecurve.launch.launcher import Launcher
 from onecurve.launch.stop import Stop
 from onecurve.report.intervals import Intervals
@@ -32,6 +33,7 @@ from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink, TraceFile
 from onecurve.report.tracking import Tracking
+from onecurve.report.transfer import Transfer
 from onecurve.runs.folder import (
     BEST_WEIGHTS,
     HUGGING_FACE,
@@ -88,13 +90,15 @@ class Training:
     def __init__(self, request: RunRequest) -> None:
         self._request, self._out = request, Path(request.out)
         self._begin = time.perf_counter()
-        self._job = load_job(Path(request.script), request.arguments)
+        job = load_job(Path(request.script), request.arguments)
+        self._job = trial_job(job, request.trial) if request.trial is not None else job
         self._job_seconds = time.perf_counter() - self._begin
         refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
         self._events: deque[SaveEvent] = deque()
         self._launcher: Launcher | None = None
         self._proof = PlanProof(request) if request.check else None
         self._stop: Stop | None = None
+        self._loading: Callable[[int, int], None] = lambda _, __: None
         settings = RunSettings(
             out=self._out,
             fresh=request.fresh,
@@ -104,6 +108,7 @@ class Training:
             hand_over=lambda: self._launcher.hand_over() if self._launcher is not None else None,
             waited=lambda: self._launcher.waited() if self._launcher is not None else None,
             on_straggler=self._note_straggler,
+            on_load=lambda done, total: self._loading(done, total),
             on_event=self._events.append,
             on_facts=self._note_facts,
             rows=lambda world: row_access(self._job, self._launcher, world, bool(self._job.async_workers)),
@@ -128,6 +133,8 @@ class Training:
         interruption = generation.interruption if generation is not None else None
         if is_first:
             refuse_foreign_folder(out)
+            if not request.quiet:
+                self._loading = Transfer(lambda text: print(f"loading  {text}", flush=True))
         lock = lock_run(out, self._job.save, LOCK_SECONDS if interruption is not None else 0.0) if is_first else None
         memory = kept.memory if kept is not None else None
         with self._builder.build(plan, world, lock, interruption, memory) as run:
@@ -183,7 +190,7 @@ class Training:
             if run.components.cache is not None and run.world.local_rank == 0:
                 log.write(EventRecord("cache", use_text(run.components.cache.use)))
             with run.account.measure("weights"):
-                run.save(self._out / WEIGHTS)
+                run.save(self._out / WEIGHTS, Transfer(lambda text: log.write(EventRecord("weights", text))))
                 best = _save_best(run, self._out / BEST_WEIGHTS, log)
             with run.account.measure("test"):
                 if progress.steps == run.steps or run.out_of_patience:

@@ -1,12 +1,14 @@
 """onecurve status: how is a run doing now? It reads the records in the run's folder, and asks no rank."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.run_status import RunStatus
 from onecurve.diagnose.history_reader import read_history
 from onecurve.diagnose.run_status import status_of
-from onecurve.runs.folder import records_file
+from onecurve.runs.folder import SCRATCH, records_file
+from onecurve.verbs.run_copy import readable_folder
 
 _MAX_DEPTH = 4
 """Folders below the current one in which runs are looked for."""
@@ -16,7 +18,7 @@ def status(run: str | Path) -> RunStatus:
     """Return how a run is doing, as `onecurve status` shows it. The run may be in progress.
 
     Args:
-        run: The run's folder.
+        run: The run's folder, or the URL of one.
 
     Returns:
         Its progress, loss, speed, memory, newest checkpoint, evaluation and events, and how each rank is doing.
@@ -26,7 +28,8 @@ def status(run: str | Path) -> RunStatus:
         now = oc.status("runs/first")
         print(now.state, now.step, "of", now.steps, "steps, loss", now.loss)
     """
-    return status_of(read_history(Path(run)))
+    with readable_folder(run) as folder:
+        return replace(status_of(read_history(folder)), folder=str(run))
 
 
 def runs_below(folder: str | Path = ".") -> list[RunStatus]:
@@ -35,6 +38,8 @@ def runs_below(folder: str | Path = ".") -> list[RunStatus]:
     pattern = records_file(Path(), 0).as_posix()
     for depth in range(_MAX_DEPTH + 1):
         for file in Path(folder).glob("/".join([*["*"] * depth, pattern])):
+            if file.parent.parent.name.startswith(SCRATCH):
+                continue
             try:
                 found.append(status(file.parent.parent))
             except (OnecurveError, OSError):

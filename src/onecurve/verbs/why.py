@@ -18,6 +18,8 @@ from onecurve.diagnose.traces import aligned_traces
 from onecurve.page.run_page import run_page
 from onecurve.report.trace import write_trace
 from onecurve.runs.folder import PLAN, read_origin
+from onecurve.verbs import trials
+from onecurve.verbs.run_copy import is_remote, readable_folder
 
 _MAX_SHOWN_RANKS = 16
 """Ranks in the page's time line of a step."""
@@ -30,6 +32,7 @@ def why(
     *,
     html: str | Path | None = None,
     trace: str | Path | None = None,
+    try_changes: bool = False,
     say: Say = lambda _: None,
 ) -> Diagnosis:
     """Find out where the time of a run went, what limits it, and what to change, as `onecurve why` does.
@@ -38,11 +41,13 @@ def why(
     script is loaded and the model traced, as `onecurve plan` does.
 
     Args:
-        run: The run's folder.
+        run: The run's folder, or the URL of one.
         html: Path of a page to write: one file with charts of the run, which needs no network. Default: None, none is
             written.
         trace: Path of a trace to write, which Perfetto (ui.perfetto.dev) shows: the steps whose times were recorded one
             by one, of all ranks, with aligned clocks. Default: None, none is written.
+        try_changes: Try what the first two findings suggest: 20 steps from the newest checkpoint, with the change and
+            without it, in a folder that is removed afterwards. The run must have ended. Default: False.
         say: A function that is called with short texts about what is being done. Default: they are dropped.
 
     Returns:
@@ -55,12 +60,30 @@ def why(
         for finding in diagnosis.findings:
             print(finding.limit, finding.change, finding.gain.expected)
     """
-    folder = Path(run)
     for file in (html, trace):
         if file is not None and not Path(file).parent.is_dir():
             raise OnecurveError(f"{file}: its folder does not exist")
+    if try_changes and is_remote(run):
+        raise OnecurveError(f"--try: a trial continues from a checkpoint on this host, and the run is at {run}")
     say("reading the records")
-    history = read_history(folder)
+    with readable_folder(run, traces=html is not None or trace is not None) as folder:
+        diagnosis, history, plan = _diagnosed(folder, str(run), say)
+        if try_changes:
+            tried = trials.try_changes(folder, diagnosis, history.start, plan, say)
+            diagnosis = replace(diagnosis, tried=tried)
+        if html is not None:
+            say("writing the page")
+            _write_page(Path(html), folder, diagnosis, history)
+        if trace is not None:
+            say("writing the trace")
+            hosts = {rank.rank: rank.host for rank in history.ranks}
+            write_trace(Path(trace), aligned_traces(folder, [*hosts]), hosts)
+        return diagnosis
+
+
+def _diagnosed(folder: Path, name: str, say: Say) -> tuple[Diagnosis, RunHistory, Plan]:
+    """The diagnosis of a run, and what it is made from. `name`: of the run, for the reader."""
+    history = replace(read_history(folder), folder=name)
     plan = _plan_of(folder, history)
     prediction, note = None, ""
     try:
@@ -75,14 +98,7 @@ def why(
             raise
         note = f"nothing was predicted: {type(error).__name__}: {error}"
         diagnosis = diagnose(history, plan, None, in_progress, note)
-    if html is not None:
-        say("writing the page")
-        _write_page(Path(html), folder, diagnosis, history)
-    if trace is not None:
-        say("writing the trace")
-        hosts = {rank.rank: rank.host for rank in history.ranks}
-        write_trace(Path(trace), aligned_traces(folder, [*hosts]), hosts)
-    return diagnosis
+    return diagnosis, history, plan
 
 
 def _write_page(path: Path, folder: Path, diagnosis: Diagnosis, history: RunHistory) -> None:

@@ -24,7 +24,11 @@ def test_the_file_is_safetensors_and_loads_into_the_model(tmp_path) -> None:
     model = Tied()
     tensors = [*model.named_parameters(), *model.named_buffers()]
     path = tmp_path / "weights.safetensors"
-    save_weights([local_tensor_of(name, tensor, True) for name, tensor in tensors], path, writer=True)
+    local_tensors, done = [local_tensor_of(name, tensor, True) for name, tensor in tensors], list[tuple[int, int]]()
+    save_weights(local_tensors, path, writer=True, on_progress=lambda *bytes_done: done.append(bytes_done))
+    total = sum(tensor.nbytes for _, tensor in tensors)
+    assert done[-1] == (total, total)
+    assert done == sorted(done)
     loaded = load_file(path)
     assert set(loaded) == {name for name, _ in tensors}
     for name, tensor in tensors:
