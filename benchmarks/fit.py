@@ -20,7 +20,7 @@ from published_runs import DATA, is_fitting_row, read, regret
 from transformer import software
 
 from onecurve.describe.constants import Constants
-from onecurve.predict.step import Predictor
+from onecurve.estimate.step import Predictor
 
 LIMITS = {
     "matmul_efficiency": (0.6, 1.0),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.costs import JobCosts, Timing
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 
 
 def idle_seconds(speed_tests: Sequence[Sequence[float]], cluster: Cluster, ranks_per_host: int) -> list[float]:

@@ -1,10 +1,11 @@
 """Mutation testing of the packages that compute without a model: `python benchmarks/mutants.py --count 100 --json`.
 
-Each mutant changes one operator, comparison, integer, boolean or min/max call in a copy of describe, predict, search or
-data, and runs that package's unit tests against the copy. A mutant that every test accepts is a survivor: either a test
-is missing, or the change has no effect. The choice of mutants depends only on the seed and the source, and hypothesis
-draws the same examples every time, so a run can be repeated. The checkout is never changed: source and tests are copied
-to a temporary directory first, and all mutants are forked from one process that has already imported torch and pytest.
+Each mutant changes one operator, comparison, integer, boolean or min/max call in a copy of describe, estimate, search
+or data, and runs that package's unit tests against the copy. A mutant that every test accepts is a survivor: either a
+test is missing, or the change has no effect. The choice of mutants depends only on the seed and the source, and
+hypothesis draws the same examples every time, so a run can be repeated. The checkout is never changed: source and
+tests are copied to a temporary directory first, and all mutants are forked from one process that has already imported
+torch and pytest.
 
 Not mutated: type annotations, `raise` statements (their text is all they compute), and `strict=` of zip.
 """
@@ -34,8 +35,8 @@ from rich.progress import Progress
 
 ROOT = Path(__file__).parent.parent
 TESTED_BY = {
-    "describe": ("describe", "predict", "search"),
-    "predict": ("predict", "search"),
+    "describe": ("describe", "estimate", "search"),
+    "estimate": ("estimate", "search"),
     "search": ("search",),
     "data": ("data",),
 }

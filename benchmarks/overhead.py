@@ -123,6 +123,22 @@ def bf16_speedups(pairs: int) -> dict[str, float]:
     return speedups
 
 
+def recording(blocks: int) -> tuple[float, tuple[float, float]]:
+    """Step time with records over that without."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "cost.json"
+        subprocess.run([*torchrun(), str(HERE / "why_cost.py"), str(out), str(blocks)], check=True)
+        seconds = json.loads(out.read_text())
+    pairs = min(map(len, seconds.values()))
+    return ratio(seconds["recorded"][:pairs], seconds["bare"][:pairs])
+
+
+def show_recording(blocks: int = 480) -> float:
+    value, interval = recording(blocks)
+    show("records", f"with / without {with_interval(value, interval)}")
+    return value
+
+
 def peers_over_bare(pairs: int) -> dict[str, float]:
     """Measure the step of Accelerate and Lightning against bare.py, if they are installed."""
     ratios: dict[str, float] = {}
@@ -151,7 +167,11 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="also measure Accelerate and Lightning, if installed")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--starts", action="store_true", help="measure only the time to the first step")
+    parser.add_argument("--recording", action="store_true", help="measure only what the records of a run cost")
     arguments = parser.parse_args()
+    if arguments.recording:
+        show_recording()
+        return
     if arguments.starts:
         print(json.dumps({"start_ratio": start_ratio(2), "start_ratio_4": start_ratio(4)}))
         return
@@ -162,6 +182,7 @@ def main() -> None:
     result["step_ratio"]["pipeline2"], result["step_ratio_interval"]["pipeline2"] = over_stages, interval
     result |= {
         "tensor_over_local": over_local,
+        "recording": show_recording(),
         "start_ratio": start_ratio(2),
         "start_ratio_4": start_ratio(4),
         "bf16_speedup": bf16_speedups(arguments.pairs),

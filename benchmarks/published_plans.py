@@ -20,7 +20,7 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Profile
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 from onecurve.search.branch_and_bound import BranchAndBound
 from onecurve.search.space import Space
 

@@ -24,8 +24,8 @@ from transformer import Run, software
 
 from onecurve.describe.constants import Constants
 from onecurve.describe.errors import OnecurveError
-from onecurve.predict.memory import memory_components
-from onecurve.predict.step import Predictor
+from onecurve.estimate.memory import memory_components
+from onecurve.estimate.step import Predictor
 from onecurve.search.simplicity import INDISTINGUISHABLE
 
 DATA = [Path(__file__).parent / "data" / name for name in ("published_runs.csv", "published_runs_small.csv")]

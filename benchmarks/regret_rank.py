@@ -30,6 +30,7 @@ from onecurve.device.collectives import all_gather_text, barrier
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import local_device, resident_bytes
 from onecurve.device.world import World
+from onecurve.estimate.estimator import Estimator
 from onecurve.job.batch import MicroBatch
 from onecurve.job.script import load_job
 from onecurve.measure.cluster_probe import measure_cluster
@@ -38,7 +39,6 @@ from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_costs import costs_of
 from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
-from onecurve.predict.estimator import Estimator
 from onecurve.runtime.assembly import assemble
 from onecurve.search.branch_and_bound import BranchAndBound
 from onecurve.search.space import Space

@@ -23,7 +23,7 @@ from typing import Any
 
 from chaos_ranks import quota
 from namespaces import emulated_hosts
-from overhead import ratio, torchrun, with_interval
+from overhead import recording, with_interval
 from why_job import stored_files
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -288,17 +288,6 @@ def sum_error(lab: Lab) -> float:
     return max(errors)
 
 
-def cost(folder: Path, blocks: int) -> tuple[float, tuple[float, float]]:
-    """What recording costs, as a fraction of a step, with its interval."""
-    out = folder / "cost.json"
-    subprocess.run([*torchrun(), str(HERE / "why_cost.py"), str(out), str(blocks)], check=True)
-    seconds = json.loads(out.read_text())
-    pairs = min(map(len, seconds.values()))
-    value, interval = ratio(seconds["recorded"][:pairs], seconds["bare"][:pairs])
-    _say(f"recording: {with_interval(value, interval)} of a step without")
-    return value - 1, (interval[0] - 1, interval[1] - 1)
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -317,8 +306,9 @@ def main() -> None:
         if "sum" in only:
             found["sum_error"] = round(sum_error(lab), 4)
         if "cost" in only:
-            value, interval = cost(Path(folder), chosen.blocks)
-            found |= {"cost": round(value, 4), "cost_interval": [round(end, 4) for end in interval]}
+            value, interval = recording(chosen.blocks)
+            _say(f"recording: {with_interval(value, interval)} of a step without")
+            found |= {"cost": round(value - 1, 4), "cost_interval": [round(end - 1, 4) for end in interval]}
         if "alarms" in only:
             found["false_alarms"] = false_alarms(lab)
     print(json.dumps(found) if chosen.json else "\n".join(f"{name}: {value}" for name, value in found.items()))

@@ -15,7 +15,8 @@ from why_job import job
 
 import onecurve as oc
 from onecurve.device.step_clock import StepClock, step_clock
-from onecurve.report.sink import JsonLines, TraceFile
+from onecurve.report.intervals import Intervals
+from onecurve.report.sink import JsonLines, Sink, TraceFile
 from onecurve.verbs.line_sampler import LineSampler
 from onecurve.verbs.run_log import RunLog
 
@@ -29,6 +30,8 @@ def main() -> None:
     trained = job(batch=64, width=768, steps=_BLOCK * blocks, workers=1)
     with tempfile.TemporaryDirectory() as folder, oc.prepare(trained, plan="replicate2 mb32") as run:
         records = JsonLines(Path(folder) / "records.jsonl")
+        is_first = run.world.rank == 0
+        sinks: list[Sink] = [records if is_first else Intervals(records)]
         traces = TraceFile(Path(folder) / "traces.jsonl")
         lines: LineSampler | None = None
         recorded: list[float] = []
@@ -40,8 +43,8 @@ def main() -> None:
                 step_clock.begin = begin.__get__(step_clock) if is_recorded else lambda *_: None  # type: ignore[method-assign]
                 if lines is not None:
                     lines.stop()
-                lines = LineSampler() if is_recorded else None
-                log = RunLog([records], traces, deque(), None, lines)
+                lines = LineSampler() if is_recorded and is_first else None
+                log = RunLog(sinks, traces, deque(), None, lines)
             report = run.step(batch)
             if is_recorded:
                 log.step(report)

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from onecurve.job.schedule import constant, cosine, linear, linear_scaling, sqrt_scaling
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.check import check
+    from onecurve.verbs.evaluate import evaluate
     from onecurve.verbs.export import export
     from onecurve.verbs.index import index
+    from onecurve.verbs.load import load
     from onecurve.verbs.plan import plan
+    from onecurve.verbs.predict import predict
     from onecurve.verbs.prepare import prepare
     from onecurve.verbs.probe import probe
     from onecurve.verbs.range_test import range_test
@@ -63,14 +66,17 @@ __all__ = [
     "constant",
     "cosine",
     "data",
+    "evaluate",
     "export",
     "index",
     "linear",
     "linear_scaling",
+    "load",
     "loss",
     "metric",
     "params",
     "plan",
+    "predict",
     "prepare",
     "probe",
     "range_test",
@@ -95,9 +101,12 @@ _HOMES = {
     "job.schedule": ("constant", "cosine", "linear", "linear_scaling", "sqrt_scaling"),
     "job.weighted": ("Weighted",),
     "verbs.check": ("check",),
+    "verbs.evaluate": ("evaluate",),
     "verbs.export": ("export",),
     "verbs.index": ("index",),
+    "verbs.load": ("load",),
     "verbs.plan": ("plan",),
+    "verbs.predict": ("predict",),
     "verbs.prepare": ("prepare",),
     "verbs.probe": ("probe",),
     "verbs.range_test": ("range_test",),

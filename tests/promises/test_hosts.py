@@ -84,6 +84,7 @@ def test_runs_of_the_same_name_follow_each_other_through_etcd(start, tmp_path: P
             assert len(done) == 1, ends  # only the host that leads prints the summary
 
 
+@pytest.mark.slow  # hosts.py shows it too
 def test_hosts_without_a_plan_are_planned_for(start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     arguments = ("--out", "a")

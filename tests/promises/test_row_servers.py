@@ -34,6 +34,7 @@ def test_a_run_computes_the_same_after_more_faults(scenario: str) -> None:
     assert found["identical"] == found["runs"] == 2
 
 
+@pytest.mark.slow
 def test_lost_rows_end_the_run_which_then_continues_from_its_checkpoint(tmp_path: Path) -> None:
     """Both servers are killed at once."""
     words = [sys.executable, "-m", "onecurve", "run", str(JOB), "params=local://2", "steps=160", "every=20"]

@@ -14,14 +14,14 @@ import onecurve
 ROOT = Path(onecurve.__file__).parent
 
 CORE = {"describe", "job", "device"}
-PLANNER = {*CORE, "model", "formats", "cache", "data", "measure", "apply", "predict", "search"}
+PLANNER = {*CORE, "model", "formats", "cache", "data", "measure", "apply", "estimate", "search"}
 RUNTIME = {*PLANNER, "planner", "train", "checkpoint", "params", "runs"}
 MAY_IMPORT = {
     "describe": set(),
-    "predict": {"describe"},
-    "search": {"describe", "predict"},
-    "report": {"describe", "predict", "diagnose"},
-    "diagnose": {"describe", "predict", "search", "runs"},
+    "estimate": {"describe"},
+    "search": {"describe", "estimate"},
+    "report": {"describe", "estimate", "diagnose"},
+    "diagnose": {"describe", "estimate", "search", "runs"},
     "page": {"describe", "diagnose", "report"},
     "job": {"describe"},
     "device": {"describe"},
@@ -48,7 +48,7 @@ MAY_IMPORT = {
 }
 LIBRARIES = {
     "describe": {"msgspec", "tomli_w"},
-    "predict": set(),
+    "estimate": set(),
     "search": set(),
     "diagnose": {"msgspec"},
     "study": {"optuna"},

@@ -31,7 +31,7 @@ class Points:
 def job(lr: float = 1e-2, steps: int = 4) -> oc.Job:
     return oc.Job(
         model=lambda: nn.Linear(3, 1), data=Points, loss=oc.loss.mse, optimizer=oc.AdamW(lr=lr), global_batch=8,
-        steps=steps,
+        steps=steps, evaluate=oc.Evaluate(Points, every=4),
     )
 """
 
@@ -115,7 +115,7 @@ def small_cluster(*, quiet: bool) -> oc.Cluster:
     return oc.Cluster.of("cpu", 2, 1 << 34, 2)
 
 
-OF_A_RUN = ("export", "why", "status")
+OF_A_RUN = ("export", "why", "status", "evaluate", "load", "predict")
 
 
 def run_example(name: str) -> None:

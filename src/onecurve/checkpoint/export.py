@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.manifest import MODEL, Manifest, StoredTensor
+from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Manifest, StoredTensor
 from onecurve.checkpoint.safetensors_format import DTYPES, header_bytes, tensor_bytes
 from onecurve.device.files import replace_file
+from onecurve.device.local_tensor import AVERAGE
 
 _MAX_FILE_BYTES = 5 * 10**9
 _COPY_BUFFER_BYTES = 1 << 24
@@ -40,14 +41,17 @@ TransformTensor = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Mapping[st
 
 
 def lazy_tensors_of(checkpoint: Checkpoint) -> dict[str, LazyTensor]:
-    """Return every parameter and buffer of the checkpoint by name."""
+    """Return every parameter and buffer of the checkpoint by name; of parameters that were averaged, the averages."""
 
     def lazy(key: str, parts: Sequence[tuple[Manifest, StoredTensor]]) -> LazyTensor:
         stored = parts[0][1]
         return LazyTensor(DTYPES[stored.dtype], stored.shape, lambda: checkpoint.full_tensor(key, parts))
 
     tensors = checkpoint.tensors()
-    return {key.removeprefix(MODEL): lazy(key, parts) for key, parts in tensors.items() if key.startswith(MODEL)}
+    names = [key.removeprefix(MODEL) for key in tensors if key.startswith(MODEL)]
+    averages = {name: f"{OPTIMIZER}{name}/{AVERAGE}" for name in names}
+    keys = {name: key if (key := averages[name]) in tensors else f"{MODEL}{name}" for name in names}
+    return {name: lazy(key, tensors[key]) for name, key in keys.items()}
 
 
 def write_one(tensors: Mapping[str, LazyTensor], path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import onecurve
 from onecurve.cli.commands import (
     check_command,
+    evaluate_command,
     export_command,
     index_command,
     plan_command,
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_status(verbs)
     _add_why(verbs)
     _add_tune(verbs)
+    _add_evaluate(verbs)
     _add_export(verbs)
     _add_index(verbs)
     _add_serve(verbs)
@@ -161,6 +163,14 @@ def _add_probe(verbs: Verbs) -> None:
         "--out", default="cluster.toml", metavar="FILE", help="file for the result (default: cluster.toml)"
     )
     _add_hosts(probe)
+
+
+def _add_evaluate(verbs: Verbs) -> None:
+    evaluate = _add_verb(verbs, "evaluate", evaluate_command, "evaluate a checkpoint of a run, on all ranks")
+    evaluate.add_argument("run", help="folder of a run, for example runs/gpt")
+    evaluate.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job() that are to differ")
+    evaluate.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
+    evaluate.add_argument("--plan", metavar="PLAN", help="how to split the model (default: as in the run)")
 
 
 def _add_tune(verbs: Verbs) -> None:

@@ -239,6 +239,16 @@ def why_command(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def evaluate_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.evaluation import evaluation_lines
+    from onecurve.verbs.evaluate import evaluate
+
+    with _progress(chosen.json) as say:
+        found = evaluate(chosen.run, chosen.arguments, best=chosen.best, plan=chosen.plan, say=say)
+    _print_result(evaluation_lines(found), {"version": _JSON_VERSION, **to_plain(found)} if chosen.json else None)
+    return 0
+
+
 def tune_command(chosen: argparse.Namespace) -> int:
     from onecurve.report.tune import range_lines, tune_lines
     from onecurve.verbs.range_test import range_test

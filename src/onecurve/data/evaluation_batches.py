@@ -27,8 +27,12 @@ class EvaluationBatches:
         self._micro_batches.rewind()
 
     def __iter__(self) -> Iterator[MicroBatch]:
+        return (micro for _, micro in self.numbered())
+
+    def numbered(self) -> Iterator[tuple[tuple[int, int], MicroBatch]]:
+        """The micro-batches, with the indices [begin, end) of their samples."""
         for (begin, end), micro in zip(self._shares.bounds(), self._micro_batches, strict=True):
-            yield micro if begin < end else MicroBatch(micro.inputs, micro.target, samples=0)
+            yield (begin, end), micro if begin < end else MicroBatch(micro.inputs, micro.target, samples=0)
 
 
 @dataclass

@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 _MAX_TOML_BYTES = 1 << 20
 _VERSION = "version"
+_ENCODER = msgspec.json.Encoder()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -57,7 +58,12 @@ def to_plain(noun: object) -> Any:
 
 def to_json(noun: object) -> str:
     """Return one line of JSON. NaN and infinity become null, because JSON cannot express them."""
-    return msgspec.json.encode(noun).decode()
+    return _ENCODER.encode(noun).decode()
+
+
+def json_line(noun: object) -> bytes:
+    """Return the same with a line break, for files of lines."""
+    return _ENCODER.encode(noun) + b"\n"
 
 
 def from_json(kind: type[T], raw: bytes, where: str) -> T:

@@ -1,4 +1,4 @@
-"""The costs of a job, measured at a few points from which predict/ extrapolates to any plan."""
+"""The costs of a job, measured at a few points from which estimate/ extrapolates to any plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Compute, memory and communication costs of a model's modules: measure/ traces them, predict/ turns them into time."""
+"""Compute, memory and communication costs of modules: measure/ traces them, estimate/ turns them into time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

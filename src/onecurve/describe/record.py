@@ -249,6 +249,17 @@ class EndRecord:
     kind: str = "end"
 
 
+@dataclass(frozen=True)
+class ExitRecord:
+    """Written when the command ends, after the processes that it has started."""
+
+    begin: float
+    """When the command was started, in seconds since the epoch."""
+    generation: int = 1
+    time: float = 0.0
+    kind: str = "exit"
+
+
 Record = (
     StartRecord
     | StepRecord
@@ -259,6 +270,7 @@ Record = (
     | GenerationRecord
     | LinesRecord
     | EndRecord
+    | ExitRecord
 )
 
 

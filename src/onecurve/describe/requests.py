@@ -115,3 +115,18 @@ class RegistrationRequest:
     """What must be the same on all hosts, if no script defines a job."""
     measures: bool = False
     """Measure the devices if they never were, as a plan needs it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceRequest:
+    """`onecurve evaluate` and `oc.predict`."""
+
+    script: str
+    arguments: tuple[str, ...]
+    checkpoints: str
+    """Where the checkpoints of the run are."""
+    checkpoint: str
+    """Name of the checkpoint."""
+    plan: Plan
+    data: str = ""
+    """File with the dataset to compute outputs for; the outputs of a rank go to the same name and its number."""

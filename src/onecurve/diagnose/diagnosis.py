@@ -12,7 +12,7 @@ from onecurve.diagnose.measured_estimator import MeasuredEstimator
 from onecurve.diagnose.plan_change import plan_change
 from onecurve.diagnose.step_times import step_times
 from onecurve.diagnose.wall_time import wall_time
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 
 _LEAST_STEPS = 2
 """A run with fewer has only its start."""

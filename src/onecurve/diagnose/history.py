@@ -96,6 +96,8 @@ class GenerationHistory:
     record: GenerationRecord | None = None
     end: EndRecord | None = None
     """None if it was ended from outside."""
+    exit_seconds: float = 0.0
+    """From its end to that of the command."""
     steps: int = 0
     seconds: Seconds = field(default_factory=dict)
     """Of all its steps."""

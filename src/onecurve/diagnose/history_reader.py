@@ -15,6 +15,7 @@ from onecurve.describe.record import (
     EndRecord,
     EvaluationRecord,
     EventRecord,
+    ExitRecord,
     GenerationRecord,
     IntervalRecord,
     LinesRecord,
@@ -125,6 +126,8 @@ class _FirstRank:
             history.generations[-1].record = record
         elif isinstance(record, EndRecord):
             history.generations[-1].end = record
+        elif isinstance(record, ExitRecord):
+            _note_exit(history.generations[-1], record)
         elif isinstance(record, MemoryRecord):
             self._components = record.components
         elif isinstance(record, LinesRecord):
@@ -173,6 +176,11 @@ class _FirstRank:
             if generation.lost_steps < generation.steps:  # the first one is counted as such
                 generation.lost_seconds += columns.seconds[-1] - columns.paused[-1]
             columns.pop()
+
+
+def _note_exit(generation: GenerationHistory, record: ExitRecord) -> None:
+    if generation.end is not None and record.begin < generation.end.time:  # not a command that had nothing left to do
+        generation.exit_seconds = record.time - generation.end.time
 
 
 def _other_rank(folder: Path, number: int, history: RunHistory, shared: SharedSteps) -> RankHistory | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from onecurve.describe.diagnosis import StepTimes
 from onecurve.describe.plan import Plan
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 
 _GROUPS = {
     "compute": ("forward", "backward", "recompute", "host", "other"),

@@ -30,6 +30,7 @@ def wall_time(history: RunHistory) -> Seconds:
         add("lost", generation.lost_seconds + _unfinished(generation, after))
         for cause, seconds in (generation.end.seconds if generation.end is not None else {}).items():
             add(cause, seconds)
+        add("exit", generation.exit_seconds)
     return {cause: seconds for cause, seconds in wall.items() if seconds > 0}
 
 

@@ -13,6 +13,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.tracker import Tracker
 from onecurve.job.cache import Cache
 from onecurve.job.cadence import Every, check_every
+from onecurve.job.freeze import FrozenModel
 from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
@@ -126,6 +127,10 @@ class Job:
         buffers: `"average"` averages, after each round, the buffers that forward changes depending on the samples
             (moving averages, codebooks) over the data-parallel ranks, each rank counting the same. Default: None, which
             refuses plans with several data-parallel ranks for such a model. Batch norm has its own setting.
+        freeze: Parameters that are not trained: a pattern of names, where `*` matches any text and `|` separates
+            alternatives, such as `"encoder.*|*.bias"`. Default: None, all that require gradients are trained.
+        ema: Decay of an exponential moving average of the weights, such as 0.999. Evaluations, the weights that a run
+            writes, and exports then use the averages. Default: None, no averages.
         weights: Path of a safetensors file or a Hugging Face folder with the initial weights. Default: None, the values
             that the model's constructor sets.
         save: When to save checkpoints and how many to keep, as a `onecurve.Save`. None saves no checkpoints, only the
@@ -166,6 +171,8 @@ class Job:
     clip: float | None = None
     batch_norm: BatchNorm = "sync"
     buffers: Buffers | None = None
+    freeze: str | None = None
+    ema: float | None = None
     weights: str | Path | None = None
     save: Save | None = field(default_factory=Save)
     params: str | Params | None = None
@@ -180,6 +187,8 @@ class Job:
         self._check_evaluation()
         self._check_schedule()
         self._check_callables()
+        if self.freeze is not None and not isinstance(self.model, FrozenModel):
+            object.__setattr__(self, "model", FrozenModel(self.model, self.freeze))
 
     @property
     def optimizers(self) -> dict[str, OptimizerFactory]:
@@ -258,6 +267,16 @@ class Job:
             raise OnecurveError(f"Job: batch_norm must be 'sync' or 'local', got {self.batch_norm!r}")
         if self.buffers not in ("average", None):
             raise OnecurveError(f"Job: buffers must be 'average' or None, got {self.buffers!r}")
+        if self.freeze is not None and not (isinstance(self.freeze, str) and all(self.freeze.split("|"))):
+            raise OnecurveError(
+                f"Job: freeze must be a pattern of parameter names such as 'encoder.*', got {self.freeze!r}"
+            )
+        if self.ema is not None and not (isinstance(self.ema, float) and 0 < self.ema < 1):
+            raise OnecurveError(
+                f"Job: ema must be the decay of an average between 0 and 1, such as 0.999; got {self.ema!r}"
+            )
+        if self.ema is not None and (self.manual_backward or self.params is not None):
+            raise OnecurveError("Job: ema is not possible with several optimizers, without a loss, or with params=…")
         if self.weights is not None and not isinstance(self.weights, str | Path):
             raise OnecurveError(f"Job: weights must be the path of a file or folder, got {type(self.weights).__name__}")
         if self.params is not None and not isinstance(self.params, str | Params):

@@ -49,9 +49,9 @@ class LocalRanks:
         """
         return run_to_end(lambda: self._run(verb, request, ranks))
 
-    def ask(self, verb: str, request: str) -> str:
-        """Return what one process answers. Raises InterruptError if a signal arrives first."""
-        return _answer(self.run(verb, request))
+    def ask(self, verb: str, request: str, ranks: int = 1) -> str:
+        """Return what one process answers, or the first of several. Raises InterruptError if a signal arrives first."""
+        return _answer(self.run(verb, request, ranks))
 
     async def ask_in_loop(self, verb: str, request: str) -> str:
         """The same as `ask`, in an event loop whose owner handles signals."""

@@ -12,8 +12,8 @@ from onecurve.describe.estimate import Estimate
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.units import bytes_text, seconds_text
-from onecurve.predict.estimator import Estimator
-from onecurve.predict.tables import stored_bytes
+from onecurve.estimate.estimator import Estimator
+from onecurve.estimate.tables import stored_bytes
 from onecurve.search.branch_and_bound import Candidate, SearchResult, family
 from onecurve.search.reason import AS_FAST, reason
 from onecurve.search.simplicity import INDISTINGUISHABLE, why_less_simple

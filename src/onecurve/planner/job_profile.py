@@ -28,8 +28,9 @@ def profile_of(traced: TracedModel, samples: int, precision: Precision = "fp32")
 
 
 def optimizer_tensors(job: Job) -> int:
-    """Return the number of optimizer state tensors per parameter, as far as it is known before the first step."""
-    return min(
+    """Return the number of optimizer state tensors per parameter, as far as it is known before the first step. The
+    average of a parameter is one of them."""
+    return (job.ema is not None) + min(
         factory.state_tensors if isinstance(factory, Optimizer) else _count_state_tensors(factory)
         for factory in job.optimizers.values()
     )

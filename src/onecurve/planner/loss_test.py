@@ -10,13 +10,13 @@ from onecurve.describe.costs import CostTrace
 from onecurve.describe.errors import UserCodeError
 from onecurve.describe.units import bytes_text
 from onecurve.device.device import Device, local_cluster
+from onecurve.estimate.scaling import along_samples
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
 from onecurve.model.unchanged import unchanged
-from onecurve.predict.scaling import along_samples
 
 _MAX_FLOPS = 1e12
 """Work that the test may take; some 5 to 20 seconds on a CPU."""

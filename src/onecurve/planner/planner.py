@@ -15,6 +15,7 @@ from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Precision
 from onecurve.device.device import local_device
+from onecurve.estimate.estimator import Estimator
 from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.measure.accelerator_operations import AcceleratorOperations
@@ -27,7 +28,6 @@ from onecurve.planner.loss_test import refuse_unsplittable_loss, why_too_large
 from onecurve.planner.table_sampling import TimeRows, sample_tables
 from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
-from onecurve.predict.estimator import Estimator
 from onecurve.search.branch_and_bound import BranchAndBound, SearchResult
 from onecurve.search.space import Space
 

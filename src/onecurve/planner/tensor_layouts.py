@@ -1,6 +1,6 @@
 """Derives the tensor-parallel layouts of a model if the plan does not give them.
 
-measure/ tries layouts on distributed tensors over a fake process group, predict/ prices their collectives. This must
+measure/ tries layouts on distributed tensors over a fake process group, estimate/ prices their collectives. This must
 happen before the process joins a real process group.
 """
 
@@ -23,6 +23,7 @@ from onecurve.describe.layout import Layout
 from onecurve.describe.plan import Plan, Precision
 from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
+from onecurve.estimate.collective import single_host_placement
 from onecurve.measure.blocks import find_blocks, identity_blocks
 from onecurve.measure.fake_process_group import fake_process_group
 from onecurve.measure.layout_search import LayoutSearch, SplitContext, matrix_groups, pattern
@@ -31,7 +32,6 @@ from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
-from onecurve.predict.collective import single_host_placement
 
 _MAX_MATRIX_GROUPS = 8
 """Most groups of matrix products whose pairs are all tried; a transformer layer with cross-attention has 7."""

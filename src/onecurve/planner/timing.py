@@ -15,6 +15,7 @@ from onecurve.describe.plan import Precision
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import Device
 from onecurve.device.precision import autocast, master_dtype
+from onecurve.estimate.scaling import along_samples
 from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import connect
 from onecurve.job.job import Job
@@ -24,7 +25,6 @@ from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.planner.table_sampling import NoRows
-from onecurve.predict.scaling import along_samples
 
 _REPETITIONS = 3
 """Each micro-batch size is timed this often, in turns with the others."""

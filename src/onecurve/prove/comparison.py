@@ -51,14 +51,20 @@ class Difference:
         return self.size <= self.limit
 
 
+def average_name(name: str) -> str:
+    """What the average of a weight is called."""
+    return f"average of {name}"
+
+
 def limit_of(spread: float) -> float:
     """Return the limit for a model whose perturbed run differs by `spread` from the reference."""
     return min(max(LIMIT, _LIMIT_OVER_SPREAD * spread), _LARGEST_LIMIT)
 
 
-def store_step(module: nn.Module, step: int, loss: float, folder: Path) -> None:
-    """Store the reference's loss, weights, buffers and gradients after a step."""
-    values = {f"value {name}": tensor.detach() for name, tensor in _parameters_and_buffers(module)}
+def store_step(module: nn.Module, step: int, loss: float, folder: Path, averages: Mapping[str, Tensor]) -> None:
+    """Store the reference's loss, weights, buffers and gradients after a step, and the averages of weights."""
+    state = [*_parameters_and_buffers(module), *averages.items()]
+    values = {f"value {name}": tensor.detach() for name, tensor in state}
     gradients = {
         f"gradient {name}": parameter.grad
         for name, parameter in module.named_parameters()
@@ -97,9 +103,12 @@ def rounding_may_explain(tensor: str, size: float) -> bool:
     return size <= _LARGEST_LIMIT or (tensor.startswith("value ") and math.isfinite(size))
 
 
-def compare_module(module: nn.Module, step: int, loss: float, lr: float, folder: Path) -> dict[str, float]:
+def compare_module(
+    module: nn.Module, step: int, loss: float, lr: float, folder: Path, averages: Mapping[str, Tensor]
+) -> dict[str, float]:
     """Return the differences between another one-device run and the stored step, by tensor."""
-    state = [local_tensor_of(name, tensor, True) for name, tensor in _parameters_and_buffers(module)]
+    tensors = [*_parameters_and_buffers(module), *averages.items()]
+    state = [local_tensor_of(name, tensor, True) for name, tensor in tensors]
     trainable = [tensor for tensor in state if tensor.local.requires_grad]
     return {each.tensor: each.size for each in compare_step(state, trainable, step, loss, lr, folder)}
 

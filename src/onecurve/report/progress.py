@@ -10,6 +10,7 @@ from rich.text import Text
 
 from onecurve.describe.record import EvaluationRecord, EventRecord, GenerationRecord, Record, StartRecord, StepRecord
 from onecurve.describe.units import seconds_text
+from onecurve.report.evaluation import evaluation_text
 from onecurve.report.text import print_markup
 
 _FIRST_LINES = 3
@@ -37,7 +38,7 @@ class Terminal:
         if isinstance(record, StepRecord):
             self._show_step(record)
         elif isinstance(record, EvaluationRecord):
-            self._print(f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {_evaluation_text(record)}")
+            self._print(f"step {record.step:>{len(str(self._steps))}}/{self._steps}  {escape(evaluation_text(record))}")
         elif isinstance(record, StartRecord):
             if record.generation == 1:
                 self._print(_start_text(record))
@@ -136,13 +137,6 @@ class _Speed:
 
     def seconds_for(self, samples: float) -> float:
         return samples / self.samples_per_second if self.samples_per_second else 0.0
-
-
-def _evaluation_text(record: EvaluationRecord) -> str:
-    metrics = "".join(f"  {escape(name)} {value:.4f}" for name, value in record.metrics.items())
-    return (
-        f"{record.kind}: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
-    )
 
 
 def _is_detail(record: EventRecord) -> bool:

@@ -54,6 +54,7 @@ WALL = {
     "weights": "writing the weights",
     "test": "test",
     "data": "end of the data",
+    "exit": "end: processes",
 }
 """What the causes of a run's wall time are called."""
 

@@ -12,6 +12,7 @@ from onecurve.describe.record import (
     EndRecord,
     EvaluationRecord,
     EventRecord,
+    ExitRecord,
     GenerationRecord,
     IntervalRecord,
     LinesRecord,
@@ -33,6 +34,7 @@ _KINDS: dict[str, type[Record]] = {
     "generation": GenerationRecord,
     "lines": LinesRecord,
     "end": EndRecord,
+    "exit": ExitRecord,
 }
 
 

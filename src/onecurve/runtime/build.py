@@ -27,11 +27,11 @@ from onecurve.device.device import (
     visible_devices,
 )
 from onecurve.device.world import World
+from onecurve.estimate.memory import refuse_if_too_large, state_bytes
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
-from onecurve.predict.memory import refuse_if_too_large, state_bytes
 from onecurve.runs.folder import LANES
 from onecurve.runs.lock import RunLock
 from onecurve.runtime.assembly import (

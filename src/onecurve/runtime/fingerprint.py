@@ -38,6 +38,7 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
         "batch_norm": job.batch_norm,
         "buffers": str(job.buffers),
         "seed": str(job.seed),
+        **({"ema": str(job.ema)} if job.ema is not None else {}),
         **({"tables": tables} if (tables := _tables(model, job.staleness)) else {}),
     }
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -200,11 +201,12 @@ class Run:
         self._pass_on_events()
 
     def save(self, path: str | Path, on_progress: Callable[[int, int], None] = lambda _, __: None) -> None:
-        """Write the weights as one safetensors file. All ranks must call it; rank 0 writes. `on_progress`: told there
-        the bytes that were written, and those to be written in all."""
+        """Write the weights, or their averages if there are any, as one safetensors file. All ranks must call it; rank
+        0 writes. `on_progress`: told there the bytes that were written, and those to be written in all."""
         self._part.sync_buffers()
         writer = self.world.rank == 0
-        save_weights(self._part.state_dict_tensors, Path(path), writer=writer, on_progress=on_progress)
+        with self._averaged():
+            save_weights(self._part.state_dict_tensors, Path(path), writer=writer, on_progress=on_progress)
 
     def save_best(self, path: str | Path) -> None:
         """Write the weights of the best evaluation so far as one safetensors file. All ranks must call it.
@@ -227,7 +229,9 @@ class Run:
 
     def load_model(self, checkpoint: Checkpoint) -> None:
         """Replace the weights by those of a checkpoint, to evaluate them."""
-        checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
+        states = checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
+        if isinstance(self.components.trainer, Trainer) and self.components.trainer.averages is not None:
+            self.components.trainer.update.load_state(states)
         state = train_state_of(checkpoint)
         self.components.rows.load(checkpoint, can_be_base=True, step=state.step, updates=state.updates)
         self._part.drop_gathered()
@@ -311,6 +315,10 @@ class Run:
                 "this run calls backward by itself: call run.step(batch), or prepare it with backward='mine'"
             )
         return self.components.trainer
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        trainer = self.components.trainer
+        return trainer.averaged() if isinstance(trainer, Trainer) else nullcontext()
 
     @property
     def _is_stopped(self) -> bool:

@@ -14,7 +14,7 @@ from typing import get_args
 from onecurve.describe.arithmetic import divisors
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Recompute, Schedule, Sharding, split_evenly
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 from onecurve.search.shares import shares_by_speed
 from onecurve.search.stage_balance import balance
 

@@ -60,6 +60,9 @@ class Part(Protocol):
 
     def clear_gradients(self) -> None: ...
 
+    def drop_gathered(self) -> None:
+        """Free all-gathered parameters. Called after writing into local tensors, which makes the copies stale."""
+
     @property
     def tables(self) -> RowTables | None:
         """The model's embedding tables; None if it has none."""

@@ -102,7 +102,7 @@ class StepReport:
         """Mean loss of the global batch; waits for the device if the step is not finished."""
         return self.outcome.loss
 
-    def record(self) -> StepRecord:
+    def record(self, generation: int = 1) -> StepRecord:
         """The step as a record for the run's log; waits for the device if the step is not finished."""
         outcome = self.outcome
         return StepRecord(
@@ -123,6 +123,7 @@ class StepReport:
             storage_seconds=self.load.storage,
             saving_cpu_seconds=self.saving_cpu_seconds,
             cpu_seconds=self.cpu_seconds,
+            generation=generation,
             time=self.time,
         )
 

@@ -1,7 +1,8 @@
 """The training step and the evaluation, on this rank's part of the model."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.job.row_tables import RowTables, Upcoming
+from onecurve.train.averages import Averages
 from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
@@ -52,6 +54,10 @@ class Trainer:
         if not part.trainable:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
         self.update = update(job.optimizers[""], part.trainable, part.peers, part.device, plan)
+        self.averages = Averages(job.ema, self.update.optimizer, part.trainable) if job.ema is not None else None
+        """Averages of the weights, which evaluations use; None if the job does not want them."""
+        if self.averages is not None and part.tables is not None:
+            raise OnecurveError("Job: ema is not possible with embedding tables: their rows are not averaged")
         self._loss_scale = LossScale() if plan.precision == "fp16" else LossScale(1.0)
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: StepReport | None = None
@@ -95,7 +101,10 @@ class Trainer:
             sums=sums,
         )
         with step_clock.measure("update"):
-            part.restore_buffers(self.update.apply(report, job.clip))
+            skipped = self.update.apply(report, job.clip)
+            part.restore_buffers(skipped)
+            if self.averages is not None:
+                self.averages.update(skipped)
         if part.tables is not None:
             with step_clock.measure("tables"):
                 self._update_tables(part.tables, report, lr_factor)
@@ -106,8 +115,23 @@ class Trainer:
     def evaluate(self, step: int, batches: Iterable[MicroBatch]) -> EvaluationRecord:
         """Return loss and metrics over all batches of all ranks, after `step` steps.
 
-        Filler batches are run but not counted.
+        Filler batches are run but not counted. If there are averages of the weights, these are evaluated.
         """
+        with self.averaged():
+            return self._evaluate(step, batches)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Let the model have the averages of its weights for a while, if there are any."""
+        if self.averages is None:
+            yield
+            return
+        with self.averages.in_place():
+            self._part.drop_gathered()
+            yield
+        self._part.drop_gathered()
+
+    def _evaluate(self, step: int, batches: Iterable[MicroBatch]) -> EvaluationRecord:
         begin = time.perf_counter()
         device = self._part.device.torch_device
         totals: list[Tensor] | None = None

@@ -11,12 +11,9 @@ from rich.progress import Progress
 from torch import Tensor
 
 from onecurve.checkpoint.export import LazyTensor, lazy_tensors_of, write_one, write_transformed
-from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.hugging_face import write_folder
 from onecurve.checkpoint.int8 import Int8
 from onecurve.checkpoint.loader import Checkpoint
-from onecurve.checkpoint.location import open_store
-from onecurve.checkpoint.store import Store
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import default_plan
@@ -24,9 +21,10 @@ from onecurve.describe.summary import ExportSummary
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.model.deferred import defer_init
-from onecurve.runs.folder import CHECKPOINTS, HUGGING_FACE, RunOrigin, read_origin
+from onecurve.runs.folder import HUGGING_FACE, RunOrigin, read_origin
 from onecurve.runtime.build import build_run
 from onecurve.runtime.run_settings import RunSettings
+from onecurve.verbs.run_checkpoint import find_checkpoint
 
 Format = Literal["safetensors", "hf", "int8"]
 _DEFAULT_NAMES = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
@@ -69,7 +67,7 @@ def export(
     if to == "int8" and script is None:
         original = f" (it was {origin.script})" if origin.script else ""
         raise OnecurveError(f"export: int8 needs the model: add --script with the script of the run{original}")
-    checkpoint = _find_checkpoint(open_store(origin.checkpoints or str(folder / CHECKPOINTS)), best)
+    checkpoint = find_checkpoint(folder, best)
     path = Path(out) if out is not None else folder / _DEFAULT_NAMES[to]
     tensors = _with_progress(lazy_tensors_of(checkpoint), quiet)
     loss = exported_loss = None
@@ -118,20 +116,6 @@ def _with_progress(tensors: Mapping[str, LazyTensor], quiet: bool) -> Mapping[st
         return tensor
 
     return {name: replace(lazy, read=partial(read, lazy)) for name, lazy in tensors.items()}
-
-
-def _find_checkpoint(store: Store, best: bool) -> Checkpoint:
-    """Return the newest checkpoint with a valid root manifest, or that of the best evaluation."""
-    failure = "there is none"
-    for name in reversed(store.names()):
-        try:
-            checkpoint = Checkpoint(store, name)
-            if not best or checkpoint.root.point.step == checkpoint.root.point.best_step:
-                return checkpoint
-            failure = "none is of the best evaluation"
-        except (CorruptedError, OSError) as error:
-            failure = str(error)
-    raise OnecurveError(f"{store.where}: no checkpoint to export from ({failure})")
 
 
 def _write_int8(tensors: Mapping[str, LazyTensor], job: Job, path: Path) -> None:

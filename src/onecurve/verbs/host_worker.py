@@ -18,13 +18,13 @@ from onecurve.describe.host import HostRegistration
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RegistrationRequest
 from onecurve.device.device import local_cluster
 from onecurve.device.world import World
+from onecurve.estimate.refinement import refined
 from onecurve.job.script import load_job
 from onecurve.launch.stop import Stop
 from onecurve.model.deferred import defer_init
 from onecurve.params.row_timing import time_rows
 from onecurve.planner.clusters import cache_host, cached_host, this_host
 from onecurve.planner.planner import Planner
-from onecurve.predict.refinement import refined
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.verbs.kept_costs import KeptCosts
 from onecurve.verbs.probe import probe_this_host

@@ -11,8 +11,9 @@ from types import FrameType
 from onecurve.describe.record import CodeLine, LinesRecord
 from onecurve.launch.position import line_number, user_frame
 
-_SECONDS = 0.05
-"""Mean time between two looks. It is drawn at random, because steps may be as long; a look takes some 20 µs."""
+_SECONDS = 0.1
+"""Mean time between two looks. It is drawn at random, because steps may be as long. A look takes some 20 µs, and more
+if the model has filled the caches."""
 _RECORD_SECONDS = 60.0
 _MAX_LINES = 10
 _MAX_TEXT = 160

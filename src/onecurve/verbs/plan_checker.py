@@ -31,6 +31,7 @@ from onecurve.params.tables import Tables
 from onecurve.prove.comparison import (
     LIMIT,
     Difference,
+    average_name,
     compare_step,
     first_or_worst,
     judge,
@@ -231,7 +232,8 @@ class PlanChecker:
         for step, loss in self._losses(assembly, plan):
             part.sync_buffers()
             rows = self._row_state(part, plan, folder)
-            differences += compare_step([*part.state, *rows], part.trainable, step, loss, lr, folder)
+            state = [*part.state, *rows, *_averages(assembly)]
+            differences += compare_step(state, part.trainable, step, loss, lr, folder)
             progress()
         return differences
 
@@ -259,6 +261,17 @@ class PlanChecker:
             if batch.step > self.steps:
                 return
             yield batch.step - 1, assembly.trainer.step(batch.step, batch.rounds, batch.upcoming).loss
+
+
+def _averages(assembly: Assembly) -> list[LocalTensor]:
+    """The averages of the weights, as tensors with names of their own."""
+    averages = assembly.trainer.averages
+    if averages is None:
+        return []
+    return [
+        replace(tensor, name=average_name(tensor.name), local=average)
+        for tensor, average in averages.local_tensors(assembly.part.trainable)
+    ]
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,10 @@ def _worker_maker(verb: str) -> Callable[[str, Say], Worker]:
         from onecurve.verbs.check_worker import check_worker
 
         return check_worker
+    if verb in ("evaluate", "predict"):
+        from onecurve.verbs.inference_worker import evaluate_worker, predict_worker
+
+        return evaluate_worker if verb == "evaluate" else predict_worker
     if verb == "probe":
         from onecurve.verbs.probe_worker import probe_worker
 

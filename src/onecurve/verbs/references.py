@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from onecurve.data.order import round_bounds
 from onecurve.data.training_data import TrainingData
@@ -29,7 +30,7 @@ from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
 from onecurve.model.unchanged import unchanged
-from onecurve.prove.comparison import Limits, compare_module, limits_of, store_step
+from onecurve.prove.comparison import Limits, average_name, compare_module, limits_of, store_step
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
 from onecurve.prove.reference import train_on_one_device
@@ -168,13 +169,18 @@ class References:
         rows = {id(table.rows) for table in tables.values()}
         losses: list[float] = []
         differences: list[dict[str, float]] = []
+        averaged = self._averaged(module)
 
         def after_step(step: int, loss: float) -> None:
             losses.append(loss)
+            averages = {}
+            if averaged is not None:
+                averaged.update_parameters(module)
+                averages = {average_name(name): each for name, each in averaged.module.named_parameters()}
             if self._exact and run:
-                differences.append(compare_module(module, step, loss, lr, folder))
+                differences.append(compare_module(module, step, loss, lr, folder, averages))
             elif self._exact:
-                store_step(module, step, loss, folder)
+                store_step(module, step, loss, folder, averages)
 
         with refuse_fake_tensors(), self._expected.removed():
             train_on_one_device(
@@ -189,6 +195,12 @@ class References:
             )
         result = ReferenceRun(tuple(losses), tuple(differences), time.monotonic() - began)
         self._file(variant, run).write_text(json.dumps(to_plain(result)))  # last: it says that the run is complete
+
+    def _averaged(self, module: nn.Module) -> AveragedModel | None:
+        """torch's own averages, to compare with."""
+        if self._job.ema is None:
+            return None
+        return AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(self._job.ema))  # type: ignore[no-untyped-call]
 
     def _build(self) -> nn.Module:
         module = self._build_model(self._job.model, self._job.seed)

@@ -17,6 +17,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate, PredictedStep
 from onecurve.describe.host import HostRange
 from onecurve.describe.plan import Plan, Precision
+from onecurve.describe.record import ExitRecord
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
@@ -27,7 +28,8 @@ from onecurve.launch.local import LocalRanks
 from onecurve.launch.stop import StopRequest
 from onecurve.planner.plan_choice import AUTO, ranks_for, read_plan, read_precisions
 from onecurve.report.log import is_verbose
-from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, refuse_foreign_folder
+from onecurve.report.sink import JsonLines
+from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, records_file, refuse_foreign_folder
 from onecurve.verbs.command_start import command_start
 from onecurve.verbs.crews import HostCrew
 from onecurve.verbs.hosts import Hosts, joined_hosts
@@ -131,11 +133,28 @@ def run(
         _refuse_options_of_jobs(request, precision, out)
         LoopRun(script, arguments, chosen, ranks).run(joined, say)
         return None
+    summary = _train(request, joined, chosen, ranks, precision, say)
+    if summary is not None:
+        records = JsonLines(records_file(folder, 0))
+        records.write(ExitRecord(request.begin, time=time.time()))
+        records.close()
+    return summary
+
+
+def _train(
+    request: RunRequest,
+    joined: Hosts | None,
+    chosen: Plan | None,
+    ranks: int | None,
+    precision: Sequence[str] | None,
+    say: Callable[[str], None],
+) -> RunSummary | None:
+    """Train; return the summary in the process that has, or has started, rank 0."""
     if joined is not None:
         return _run_on_hosts(request, joined, chosen, ranks, precision)
     if is_rank_of_launcher() or ranks == 1 or (chosen is not None and chosen.mesh.size == 1 and ranks is None):
         return _run_here(request, chosen, precision, ranks)
-    refuse_foreign_folder(folder)
+    refuse_foreign_folder(Path(request.out))
     with LocalRanks(PROGRAM, "run", to_json(request), say) as launcher:
         begin = time.time()
         choice = _choose(launcher, request, chosen, ranks, precision)

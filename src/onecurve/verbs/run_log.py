@@ -168,7 +168,7 @@ class RunLog:
         )
 
     def step(self, report: StepReport) -> StepRecord:
-        record = report.record()
+        record = report.record(self._number)
         self.write(record)
         if report.marks and is_traced(report.step):
             self._traces.write(replace(report.trace(), generation=self._number))
@@ -183,7 +183,8 @@ class RunLog:
         self.write(EndRecord(seconds))
 
     def write(self, record: Record) -> None:
-        record = replace(record, generation=self._number, time=record.time or time.time())
+        if record.generation != self._number or not record.time:
+            record = replace(record, generation=self._number, time=record.time or time.time())
         for sink in self._sinks:
             sink.write(record)
 

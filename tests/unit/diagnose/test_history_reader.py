@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
-from onecurve.describe.record import GenerationRecord, StartRecord
+from onecurve.describe.record import EndRecord, ExitRecord, GenerationRecord, Record, StartRecord
 from onecurve.diagnose.history_reader import read_history
 from onecurve.diagnose.step_sums import PARTS
 from onecurve.diagnose.traces import aligned_traces
@@ -137,3 +138,17 @@ def test_steps_that_were_not_timed_are_split_like_the_others(tmp_path: Path) -> 
     assert history.mean("backward") == pytest.approx(0.06)
     assert history.mean("data") == pytest.approx(0.01)
     assert history.mean("step") == 0.0
+
+
+def test_the_end_of_the_command_counts_unless_it_had_nothing_to_do(tmp_path: Path) -> None:
+    write_run(tmp_path, ranks=1, steps=20)
+    end = replace(EndRecord({}), time=1000.0)
+    append(tmp_path, end, ExitRecord(begin=900.0, time=1000.5))
+    assert wall_time(read_history(tmp_path))["exit"] == 0.5
+    append(tmp_path, ExitRecord(begin=2000.0, time=2001.0))  # the run had ended already
+    assert wall_time(read_history(tmp_path))["exit"] == 0.5
+
+
+def append(folder: Path, *records: Record) -> None:
+    with records_file(folder, 0).open("a") as file:
+        file.writelines(f"{to_json(record)}\n" for record in records)

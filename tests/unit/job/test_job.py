@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -153,3 +154,19 @@ def test_invalid_scripts_are_refused(text: str, message: str, tmp_path) -> None:
 def test_a_folder_is_not_a_script(tmp_path) -> None:
     with pytest.raises(OnecurveError, match="it is a folder"):
         load_job(tmp_path)
+
+
+def test_frozen_parameters_are_not_trained() -> None:
+    job = make(model=lambda: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)), freeze="0.*|*.bias")
+    for _ in range(2):
+        trained = [name for name, parameter in job.model().named_parameters() if parameter.requires_grad]
+        assert trained == ["1.weight"]
+        job = replace(job, steps=3)  # what is changed later stays frozen
+    with pytest.raises(
+        OnecurveError, match=r"freeze: 'head.\*' matches no parameter of the model; its names are like 0"
+    ):
+        make(model=lambda: nn.Linear(2, 2), freeze="head.*").model()
+    with pytest.raises(OnecurveError, match="freeze must be a pattern"):
+        make(freeze="")
+    with pytest.raises(OnecurveError, match="ema must be the decay of an average"):
+        make(ema=1.5)

@@ -12,10 +12,10 @@ from onecurve.describe.cluster import Cluster, DeviceSpec, HostGroup
 from onecurve.describe.costs import JobCosts
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan
+from onecurve.estimate.estimator import Estimator
 from onecurve.planner.advisor import advise, estimate_with_layouts, faster_in_bf16
 from onecurve.planner.job_costs import costs_of
 from onecurve.planner.traced_model import TracedModel
-from onecurve.predict.estimator import Estimator
 from onecurve.search.branch_and_bound import BranchAndBound, Candidate, SearchResult, family
 from onecurve.search.space import Space
 

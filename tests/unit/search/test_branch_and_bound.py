@@ -8,7 +8,7 @@ from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
 from onecurve.describe.profile import Collective, ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 from onecurve.search.branch_and_bound import TOO_SLOW, BranchAndBound, Candidate, family
 from onecurve.search.simplicity import INDISTINGUISHABLE, complexity
 from onecurve.search.space import Space

@@ -11,7 +11,7 @@ from onecurve.describe.costs import BlockChain, CostTrace, JobCosts, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 from onecurve.search.space import Space
 
 GPU = DeviceSpec("g", "cuda", 10**10, 1e12, {"fp32": 1e14})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from onecurve.describe.plan import Plan, TablePlacement
 from onecurve.describe.profile import CollectiveKind
 from onecurve.describe.table_use import TableUse
-from onecurve.predict.collective import AxisPlacement
+from onecurve.estimate.collective import AxisPlacement
 
 _REQUEST_SECONDS = 4e-4
 """Of a request to servers and its answer, without its rows: two processes encode and decode frames."""

@@ -8,7 +8,7 @@ from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Collective, ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict.scaling import Profiles
+from onecurve.estimate.scaling import Profiles
 
 
 def profile(samples: int, degree: int = 1) -> Profile:

@@ -8,8 +8,8 @@ from onecurve.describe.cluster import DeviceSpec, HostGroup, Link
 from onecurve.describe.constants import Constants
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Collective, ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict.collective import AxisPlacement, single_host_placement
-from onecurve.predict.round import RoundModel, RoundTimes
+from onecurve.estimate.collective import AxisPlacement, single_host_placement
+from onecurve.estimate.round import RoundModel, RoundTimes
 
 GPU = DeviceSpec(
     name="d",

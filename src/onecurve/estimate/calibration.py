@@ -12,9 +12,9 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.costs import JobCosts, Timing
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
-from onecurve.predict.collective import single_host_placement
-from onecurve.predict.round import CalibrationFactors, RoundModel, RoundTimes
-from onecurve.predict.scaling import Profiles
+from onecurve.estimate.collective import single_host_placement
+from onecurve.estimate.round import CalibrationFactors, RoundModel, RoundTimes
+from onecurve.estimate.scaling import Profiles
 
 
 class Calibration:

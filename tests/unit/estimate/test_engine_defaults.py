@@ -2,7 +2,7 @@ import pytest
 
 from onecurve.describe.engine import Engine
 from onecurve.describe.plan import Plan
-from onecurve.predict.engine_defaults import engine_of
+from onecurve.estimate.engine_defaults import engine_of
 
 
 def test_the_default_engine_is_adam_in_fp32() -> None:

@@ -7,7 +7,7 @@ from onecurve.describe.engine import Engine
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ModuleProfile, Profile, Work
-from onecurve.predict.memory import memory_components, refuse_if_too_large, snapshot_bytes, state_bytes
+from onecurve.estimate.memory import memory_components, refuse_if_too_large, snapshot_bytes, state_bytes
 
 GIB = 1 << 30
 

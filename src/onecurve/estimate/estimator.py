@@ -10,14 +10,14 @@ from onecurve.describe.costs import BlockChain, JobCosts
 from onecurve.describe.engine import Engine
 from onecurve.describe.estimate import Estimate
 from onecurve.describe.plan import Plan, TablePlacement
-from onecurve.predict.calibration import Calibration
-from onecurve.predict.collective import DATA
-from onecurve.predict.engine_defaults import engine_of
-from onecurve.predict.memory import memory_components, snapshot_bytes
-from onecurve.predict.round import ShardUnit
-from onecurve.predict.scaling import Profiles
-from onecurve.predict.step import Predictor
-from onecurve.predict.tables import TableLimits, best_placements, table_bytes, table_seconds
+from onecurve.estimate.calibration import Calibration
+from onecurve.estimate.collective import DATA
+from onecurve.estimate.engine_defaults import engine_of
+from onecurve.estimate.memory import memory_components, snapshot_bytes
+from onecurve.estimate.round import ShardUnit
+from onecurve.estimate.scaling import Profiles
+from onecurve.estimate.step import Predictor
+from onecurve.estimate.tables import TableLimits, best_placements, table_bytes, table_seconds
 
 _RESERVED_FRACTION = 0.05
 """Fraction of the device memory that plans leave free."""

@@ -3,7 +3,7 @@ import pytest
 from onecurve.describe.cluster import DeviceSpec
 from onecurve.describe.constants import Constants
 from onecurve.describe.profile import ComputeLoad
-from onecurve.predict import compute
+from onecurve.estimate import compute
 
 DEVICE = DeviceSpec(
     name="d",

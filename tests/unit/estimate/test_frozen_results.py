@@ -6,10 +6,10 @@ from importlib import import_module
 
 import pytest
 
-import onecurve.predict
+import onecurve.estimate
 
 MODULES = [
-    import_module(f"onecurve.predict.{module.name}") for module in pkgutil.iter_modules(onecurve.predict.__path__)
+    import_module(f"onecurve.estimate.{module.name}") for module in pkgutil.iter_modules(onecurve.estimate.__path__)
 ]
 CLASSES = [
     kind

@@ -11,7 +11,7 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ModuleProfile, Profile
 from onecurve.describe.units import bytes_text
-from onecurve.predict.stage_share import largest_share, parameters_per_rank, trainable_per_rank
+from onecurve.estimate.stage_share import largest_share, parameters_per_rank, trainable_per_rank
 
 
 def memory_components(profile: Profile, plan: Plan, engine: Engine, overhead: float) -> dict[str, float]:

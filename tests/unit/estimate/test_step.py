@@ -12,9 +12,9 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import Collective, ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict import compute
-from onecurve.predict.collective import place_axis
-from onecurve.predict.step import Predictor
+from onecurve.estimate import compute
+from onecurve.estimate.collective import place_axis
+from onecurve.estimate.step import Predictor
 
 DEVICE = DeviceSpec(
     "d", "cuda", 10**9, memory_bandwidth=1e9, flops={"fp32": 1e12}, matmul_efficiency=0.5, attention_efficiency=0.25

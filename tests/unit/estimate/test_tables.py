@@ -6,8 +6,8 @@ from dataclasses import replace
 from onecurve.describe.cluster import Link
 from onecurve.describe.plan import Plan
 from onecurve.describe.table_use import RowCosts, RowSeconds, TableUse
-from onecurve.predict.collective import AxisPlacement
-from onecurve.predict.tables import TableLimits, best_placements, table_bytes, table_seconds
+from onecurve.estimate.collective import AxisPlacement
+from onecurve.estimate.tables import TableLimits, best_placements, table_bytes, table_seconds
 
 GB = 1 << 30
 COSTS = RowCosts(lookup=RowSeconds(1e-5, 2e-7), merge=RowSeconds(1e-5, 1e-7), update=RowSeconds(1e-5, 4e-7))

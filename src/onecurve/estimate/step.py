@@ -14,9 +14,9 @@ from onecurve.describe.engine import Engine
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import CollectiveKind, Profile
-from onecurve.predict.collective import AxisPlacement, place_axis
-from onecurve.predict.round import CalibrationFactors, RoundModel, RoundTimes, ShardUnit
-from onecurve.predict.stage_share import largest_and_last_share, trainable_per_rank
+from onecurve.estimate.collective import AxisPlacement, place_axis
+from onecurve.estimate.round import CalibrationFactors, RoundModel, RoundTimes, ShardUnit
+from onecurve.estimate.stage_share import largest_and_last_share, trainable_per_rank
 
 
 class Predictor:

@@ -4,7 +4,7 @@ import pytest
 
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ModuleProfile, Profile, Work
-from onecurve.predict.stage_share import (
+from onecurve.estimate.stage_share import (
     largest_and_last_share,
     largest_share,
     parameters_per_rank,

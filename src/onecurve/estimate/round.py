@@ -7,8 +7,8 @@ from onecurve.describe.cluster import HostGroup
 from onecurve.describe.constants import Constants
 from onecurve.describe.plan import Plan, Recompute, Schedule
 from onecurve.describe.profile import ComputeLoad, Direction, ModuleProfile, Profile, Work
-from onecurve.predict import compute
-from onecurve.predict.collective import DATA, AxisPlacement
+from onecurve.estimate import compute
+from onecurve.estimate.collective import DATA, AxisPlacement
 
 CalibrationFactors = tuple[float, float]
 """Measured over predicted compute time: of forward, and of backward."""

@@ -4,7 +4,7 @@ import pytest
 
 from onecurve.describe.cluster import DeviceSpec, HostGroup, Link
 from onecurve.describe.mesh import Mesh
-from onecurve.predict.collective import DATA, AxisPlacement, place_axis, single_host_placement
+from onecurve.estimate.collective import DATA, AxisPlacement, place_axis, single_host_placement
 
 LINK = Link(latency=1e-6, bandwidth=1e9)
 

@@ -1,7 +1,7 @@
 import pytest
 
 from onecurve.describe.constants import Constants
-from onecurve.predict.refinement import refined
+from onecurve.estimate.refinement import refined
 
 
 def test_the_first_run_counts_half() -> None:

@@ -9,7 +9,7 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.costs import CostTrace, JobCosts, Timing
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 
 
 def profile(samples: int) -> Profile:

@@ -7,7 +7,7 @@ from onecurve.describe.constants import Constants
 from onecurve.describe.costs import BlockChain, CostTrace, JobCosts
 from onecurve.describe.plan import Plan
 from onecurve.describe.profile import ComputeLoad, ModuleProfile, Profile, Work
-from onecurve.predict.estimator import Estimator
+from onecurve.estimate.estimator import Estimator
 
 WORK = Work(ComputeLoad({"matrix": 10**9}, 10**6, 10), ComputeLoad({"matrix": 10**9}, 10**6, 10), ())
 PROFILE = Profile(4, (), ModuleProfile((), 100, 100, 400, 400, WORK, 1000, 0), 0, 2)

@@ -1,0 +1,102 @@
+"""One rank of `onecurve evaluate` and `oc.predict`: it loads its part of a checkpoint, and computes outputs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor
+
+from onecurve.apply.pipeline import PipelinePart
+from onecurve.apply.single_stage import SingleStagePart
+from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.location import open_store
+from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.errors import OnecurveError
+from onecurve.describe.evaluation import Evaluation
+from onecurve.describe.generation import Generation
+from onecurve.describe.requests import InferenceRequest
+from onecurve.device.world import World
+from onecurve.job.job import Evaluate, Job
+from onecurve.job.script import load_job
+from onecurve.launch.stop import Stop
+from onecurve.runtime.build import RunBuilder
+from onecurve.runtime.run import Run
+from onecurve.runtime.run_settings import RunSettings
+
+Work = Callable[[World, Stop, Generation], str]
+
+
+def evaluate_worker(request: str, _: Callable[[str], None]) -> Work:
+    """Make the worker of a launched rank. Its result is the Evaluation as JSON, on rank 0."""
+    asked = from_json(InferenceRequest, request.encode(), "request")
+
+    def work(world: World, _: Stop, __: Generation) -> str:
+        job = load_job(Path(asked.script), asked.arguments)
+        if job.evaluate is None:
+            raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
+        with _loaded(asked, job, world) as (run, checkpoint):
+            step = checkpoint.root.point.step
+            found = Evaluation(
+                checkpoint=checkpoint.where,
+                step=step,
+                plan=str(run.plan),
+                evaluation=replace(run.evaluate(), step=step),
+                test=replace(tested, step=step) if (tested := run.test()) is not None else None,
+            )
+        return to_json(found) if world.rank == 0 else ""
+
+    return work
+
+
+def predict_worker(request: str, _: Callable[[str], None]) -> Work:
+    """Make the worker of a launched rank. It writes its outputs, by the index of the sample, to a file per rank."""
+    asked = from_json(InferenceRequest, request.encode(), "request")
+
+    def work(world: World, _: Stop, __: Generation) -> str:
+        dataset = torch.load(asked.data, weights_only=False)  # written by the process that has started this one
+        job = replace(load_job(Path(asked.script), asked.arguments), evaluate=Evaluate(lambda: dataset, every=1))
+        with _loaded(asked, job, world) as loaded:
+            outputs = dict(_outputs(loaded[0]))
+        torch.save(outputs, f"{asked.data}.{world.rank}")
+        return ""
+
+    return work
+
+
+def _outputs(run: Run) -> Iterator[tuple[int, Any]]:
+    """The model's output for each sample of this rank."""
+    evaluation = run.components.loaders.evaluation
+    assert evaluation is not None
+    part = run.components.part
+    assert isinstance(part, SingleStagePart | PipelinePart)
+    for (begin, end), micro in evaluation.numbered():
+        output = part.infer(part.place(micro))
+        if begin < end and part.reports_metrics:
+            for number in range(end - begin):
+                yield begin + number, pytree.tree_map_only(Tensor, _row_of(number, end - begin), output)
+
+
+def _row_of(number: int, samples: int) -> Callable[[Tensor], Tensor]:
+    def row(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 0 or len(tensor) != samples:
+            raise OnecurveError(
+                f"predict: the model returned a tensor of shape {list(tensor.shape)} for {samples} samples; the first "
+                "dimension must be that of the samples"
+            )
+        return tensor[number].cpu().clone()
+
+    return row
+
+
+@contextmanager
+def _loaded(asked: InferenceRequest, job: Job, world: World) -> Iterator[tuple[Run, Checkpoint]]:
+    """The run with the weights of the checkpoint."""
+    job = replace(job, weights=None, params=None, save=None, cache=None)
+    checkpoint = Checkpoint(open_store(asked.checkpoints), asked.checkpoint)
+    with RunBuilder(job, RunSettings()).build(asked.plan, world) as run:
+        run.load_model(checkpoint)
+        yield run, checkpoint

@@ -1,0 +1,45 @@
+"""Which checkpoint of a run is meant, and the job that it belongs to."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from onecurve.checkpoint.hashed_json import CorruptedError
+from onecurve.checkpoint.loader import Checkpoint
+from onecurve.checkpoint.location import open_store
+from onecurve.describe.errors import OnecurveError
+from onecurve.runs.folder import CHECKPOINTS, RunOrigin, read_origin
+
+
+def find_checkpoint(folder: Path, best: bool) -> Checkpoint:
+    """Return the newest checkpoint of a run with a valid root manifest, or that of the best evaluation."""
+    store = open_store(checkpoints_of(folder))
+    failure = "there is none"
+    for name in reversed(store.names()):
+        try:
+            checkpoint = Checkpoint(store, name)
+            if not best or checkpoint.root.point.step == checkpoint.root.point.best_step:
+                return checkpoint
+            failure = "none is of the best evaluation"
+        except (CorruptedError, OSError) as error:
+            failure = str(error)
+    raise OnecurveError(f"{store.where}: no checkpoint to read ({failure})")
+
+
+def checkpoints_of(folder: Path) -> str:
+    """Where the checkpoints of a run are."""
+    if not folder.is_dir():
+        raise OnecurveError(f"{folder}: no such folder; give the folder of a run, for example runs/gpt")
+    origin = read_origin(folder)
+    return origin.checkpoints if origin is not None and origin.checkpoints else str(folder / CHECKPOINTS)
+
+
+def origin_of(folder: Path, arguments: Sequence[str] = ()) -> RunOrigin:
+    """The job of a run. `arguments`: those that differ from the run's."""
+    origin = read_origin(folder)
+    if origin is None:
+        raise OnecurveError(f"{folder}: no run's folder (it has no run.json)")
+    if not Path(origin.script).is_file():
+        raise OnecurveError(f"{folder}: the run's script is not here ({origin.script})")
+    given = {argument.partition("=")[0]: argument for argument in arguments}
+    kept = [argument for argument in origin.arguments if argument.partition("=")[0] not in given]
+    return RunOrigin(origin.script, (*kept, *given.values()), origin.checkpoints)
