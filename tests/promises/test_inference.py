@@ -9,7 +9,7 @@ import torch
 import onecurve as oc
 from harness import SMALL, onecurve
 
-PLANS = ("mb8", "shard2 mb4", "pipeline2 mb4×2")
+PLANS = ("shard2 mb4", "pipeline2 mb4×2")
 
 
 @pytest.fixture(scope="module")

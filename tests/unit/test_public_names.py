@@ -126,7 +126,12 @@ def run_example(name: str) -> None:
     exec(compile(code, f"example of oc.{name}", "exec"), names)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_A_RUN])
+SLOW = ("tune",)
+"""Examples that train many times."""
+EXAMPLES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in NAMES if name not in OF_A_RUN]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.chdir(tmp_path)

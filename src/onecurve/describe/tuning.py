@@ -35,6 +35,8 @@ class Tuning:
     """The study's folder; that of a trial is `trials/` and its number in it."""
     objective: str
     """What is compared: `evaluation loss`, `evaluation accuracy`, `training loss`."""
+    followed: str
+    """What decides which trials are given up; it is compared while they run."""
     maximize: bool
     trials: tuple[TunedTrial, ...]
     """The best first."""

@@ -20,10 +20,10 @@ def study_page(tuning: Tuning) -> str:
     """One page that needs no network."""
     name = Path(tuning.out).name or tuning.out
     sections = [
-        section("Values of the trials", _history(tuning), legend(_NAMES), note=f"{tuning.objective}, by trial"),
+        section("Values of the trials", _history(tuning), legend(_NAMES), note=_note(tuning)),
         section("What makes the difference", _importance(tuning)),
         section("Arguments and values", _parallel(tuning), wide=True),
-        section("Curves", _curves(tuning), note="as far as each trial came", wide=True),
+        section("Curves", _curves(tuning), note=f"{tuning.followed}, as far as each trial came", wide=True),
         section("Trials", _table(tuning), wide=True),
     ]
     content = f"{_verdict(tuning)}<div class=sections>{''.join(sections)}</div>"
@@ -39,6 +39,10 @@ def _verdict(tuning: Tuning) -> str:
         rows = {"best": f"{tuning.objective} {best.value:.4g} in trial {best.number}", "run": tuning.command, **rows}
     content = "".join(f"<dt>{name}</dt><dd>{escaped(text)}</dd>" for name, text in rows.items())
     return f'<div class="verdict good"><dl>{content}</dl></div>'
+
+
+def _note(tuning: Tuning) -> str:
+    return f"{tuning.objective}; of trials that were given up, the last {tuning.followed}"
 
 
 def _history(tuning: Tuning) -> str:
@@ -135,7 +139,8 @@ def _table(tuning: Tuning) -> str:
         )
         for trial in tuning.trials
     ]
-    return table(["trial", "arguments", "outcome", escaped(tuning.objective), "steps", "time"], rows, numbers=3)
+    head = ["trial", "arguments", "outcome", escaped(tuning.objective), "steps", "time"]
+    return f"<div class=scroll>{table(head, rows, numbers=3)}</div>"
 
 
 def _last_value(trial: TunedTrial) -> float:

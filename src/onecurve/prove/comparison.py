@@ -29,6 +29,7 @@ LIMIT = 1e-9
 """Largest difference, as a fraction of a tensor's scale, that counts as equal for a well-conditioned model."""
 _LARGEST_LIMIT = 1e-6
 _LIMIT_OVER_SPREAD = 30
+_NONE: Mapping[str, Tensor] = {}
 _KINDS = ("loss", "gradient", "value")
 """What is compared, causes before effects: a wrong loss causes wrong gradients, which cause wrong weights."""
 
@@ -61,7 +62,7 @@ def limit_of(spread: float) -> float:
     return min(max(LIMIT, _LIMIT_OVER_SPREAD * spread), _LARGEST_LIMIT)
 
 
-def store_step(module: nn.Module, step: int, loss: float, folder: Path, averages: Mapping[str, Tensor]) -> None:
+def store_step(module: nn.Module, step: int, loss: float, folder: Path, averages: Mapping[str, Tensor] = _NONE) -> None:
     """Store the reference's loss, weights, buffers and gradients after a step, and the averages of weights."""
     state = [*_parameters_and_buffers(module), *averages.items()]
     values = {f"value {name}": tensor.detach() for name, tensor in state}
@@ -104,7 +105,7 @@ def rounding_may_explain(tensor: str, size: float) -> bool:
 
 
 def compare_module(
-    module: nn.Module, step: int, loss: float, lr: float, folder: Path, averages: Mapping[str, Tensor]
+    module: nn.Module, step: int, loss: float, lr: float, folder: Path, averages: Mapping[str, Tensor] = _NONE
 ) -> dict[str, float]:
     """Return the differences between another one-device run and the stored step, by tensor."""
     tensors = [*_parameters_and_buffers(module), *averages.items()]

@@ -32,6 +32,11 @@ class Objective:
         return f"evaluation {self.watch}" if self.watch else "training loss"
 
     @property
+    def followed(self) -> str:
+        """What decides which trials are given up, for a person."""
+        return self.text if self.follows_evaluations else "training loss"
+
+    @property
     def follows_evaluations(self) -> bool:
         """True if evaluations decide which trials are given up."""
         return self.evaluations >= _LEAST_EVALUATIONS
@@ -58,9 +63,9 @@ class TrialProgress:
         return self._evaluation if self._objective.watch else self._mean_loss
 
     @property
-    def loss(self) -> float:
-        """The training loss of the newest step; NaN if there is none."""
-        return self._losses[-1] if self._losses else math.nan
+    def diverges(self) -> bool:
+        """True if the newest training loss is not finite."""
+        return bool(self._losses) and not math.isfinite(self._losses[-1])
 
     def new_values(self) -> list[tuple[int, float]]:
         """Read what was written since the last call; return (step, value) for what others are compared with."""

@@ -145,18 +145,18 @@ class _Work:
         given_up = [trial.report(step, value) for step, value in progress.new_values()]
         if exit_code is None and not any(given_up):
             return False
-        if exit_code is None:
+        if exit_code == 0 and math.isfinite(progress.value):  # also if it was so fast that it could not be given up
+            self._failures = 0
+            trial.finish(progress.value, progress.step, process.seconds)
+        elif exit_code is None or any(given_up) or progress.diverges:
             process.stop()
             process.wait()
             progress.new_values()
-        if exit_code is None or any(given_up) or _diverges(progress, exit_code):
-            trial.give_up(progress.step, process.seconds, "" if math.isfinite(progress.loss) else "it diverges")
+            trial.give_up(progress.step, process.seconds, "it diverges" if progress.diverges else "")
             self._remove_weights(trial.number)
-        elif exit_code == 0 and math.isfinite(progress.value):
-            self._failures = 0
-            trial.finish(progress.value, progress.step, process.seconds)
         else:
-            trial.fail(progress.step, process.seconds, process.message)
+            message = process.message if exit_code else f"its {self.objective.text} is not a number"
+            trial.fail(progress.step, process.seconds, message)
             self._failures += 1
         done = next(each for each in self.study.trials() if each.number == trial.number)
         self.say(trial_line(done, self.objective.text))
@@ -172,10 +172,6 @@ class _Work:
             (folder / name).unlink(missing_ok=True)
 
 
-def _diverges(progress: TrialProgress, exit_code: int) -> bool:
-    return exit_code != 0 and progress.step > 0 and not math.isfinite(progress.loss)
-
-
 def _result(work: _Work, seconds: float) -> Tuning:
     """The result so far, which is written to the study's folder too."""
     found = work.study.trials()
@@ -186,6 +182,7 @@ def _result(work: _Work, seconds: float) -> Tuning:
     tuning = Tuning(
         out=str(work.folder),
         objective=work.objective.text,
+        followed=work.objective.followed,
         maximize=work.objective.maximize,
         trials=tuple(found),
         importance=work.study.importance(),

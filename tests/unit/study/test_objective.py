@@ -1,9 +1,9 @@
 """What trials are compared by is read from the records of their runs, as they are written."""
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
+from onecurve.describe.convert import to_json
 from onecurve.describe.record import EvaluationRecord
 from onecurve.runs.folder import records_file
 from onecurve.study.objective import Objective, TrialProgress
@@ -14,7 +14,7 @@ def write(folder: Path, *records: object, end: str = "\n") -> None:
     file = records_file(folder, 0)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a") as opened:
-        opened.write("\n".join(json.dumps(asdict(record)) for record in records) + end)
+        opened.write("\n".join(to_json(record) for record in records) + end)
 
 
 def steps(first: int, last: int) -> list[object]:
@@ -30,7 +30,10 @@ def test_training_losses_are_averaged_over_a_twentieth(tmp_path: Path) -> None:
     assert progress.new_values() == []  # the line is not complete
     write(tmp_path, end="\n")
     assert progress.new_values() == [(6, 94.5)]
-    assert (progress.step, progress.loss, progress.value) == (6, 94.0, 94.5)
+    assert (progress.step, progress.value, progress.diverges) == (6, 94.5, False)
+    write(tmp_path, replace(STEP, step=7, loss=float("nan")))
+    progress.new_values()
+    assert progress.diverges
 
 
 def test_evaluations_count_if_there_are_enough_of_them(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """A study counts every trial once, whichever processes work on it, and gives up those that others are better than."""
 
-import multiprocessing
-import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,23 +51,27 @@ def test_a_trial_that_was_left_goes_on_and_is_counted_once(tmp_path: Path) -> No
     assert [trial.curve for trial in again.trials() if trial.number == first.number] == [((5, 1.0),)]
 
 
-def work(folder: Path, kill: bool) -> None:
-    searched = study(folder)
-    while (trial := searched.take(12)) is not None:
-        if kill:
-            os.kill(os.getpid(), signal.SIGKILL)
-        finish(trial)
+WORK = """
+import os, signal, sys
+from pathlib import Path
+from onecurve.study.search_space import Range, SearchSpace
+from onecurve.study.study import Study
+
+space = SearchSpace({"x": Range(0.0, 10.0, False)}, ("steps=60",))
+study = Study(Path(sys.argv[1]), space, maximize=False, steps=60)
+while (trial := study.take(12)) is not None:
+    if sys.argv[2:] == ["killed"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    trial.finish(float(trial.texts["x"]), 60, 1.0)
+"""
 
 
 def test_processes_share_a_study_and_one_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=work, args=(tmp_path, kill)) for kill in (True, False, False)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [-signal.SIGKILL, 0, 0]
-    work(tmp_path, kill=False)  # if the others were done before the first one was killed
+    command = [sys.executable, "-c", WORK, str(tmp_path)]
+    killed = subprocess.run([*command, "killed"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
     trials = study(tmp_path).trials()
     assert len(trials) == 12
     assert {trial.outcome for trial in trials} == {"finished"}

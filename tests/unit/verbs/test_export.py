@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
         ({"to": "onnx"}, r"to = 'onnx' \(known: safetensors, hf, int8\)"),
         ({"to": "int8"}, r"int8 needs the model: add --script with the script of the run$"),
         ({"to": "hf"}, r"no config\.json, .*use --to safetensors"),
-        ({"best": True}, r"no checkpoint to export from \(none is of the best evaluation\)"),
+        ({"best": True}, r"no checkpoint to read \(none is of the best evaluation\)"),
     ],
 )
 def test_a_wrong_argument_is_refused(
@@ -53,7 +53,7 @@ def test_a_wrong_argument_is_refused(
 def test_a_folder_that_is_missing_or_has_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(oc.OnecurveError, match="no such folder; give the folder of a run"):
         oc.export(tmp_path / "missing")
-    with pytest.raises(oc.OnecurveError, match=r"no checkpoint to export from \(there is none\)"):
+    with pytest.raises(oc.OnecurveError, match=r"no checkpoint to read \(there is none\)"):
         oc.export(tmp_path)
 
 
