@@ -163,7 +163,7 @@ def test_frozen_parameters_are_not_trained() -> None:
         assert trained == ["1.weight"]
         job = replace(job, steps=3)  # what is changed later stays frozen
     with pytest.raises(
-        OnecurveError, match=r"freeze: 'head.\*' matches no parameter of the model; its names are like 0"
+        OnecurveError, match=r"freeze: 'head.\*' matches no parameter of the model; its names are like weight, bias"
     ):
         make(model=lambda: nn.Linear(2, 2), freeze="head.*").model()
     with pytest.raises(OnecurveError, match="freeze must be a pattern"):
