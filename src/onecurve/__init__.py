@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from onecurve.job.cache import Cache
     from onecurve.job.job import Evaluate, Job
     from onecurve.job.metric import Metric
-    from onecurve.job.optimizer import LAMB, LARS, SGD, AdamW, Optimizer
+    from onecurve.job.optimizer import LAMB, LARS, SGD, Adafactor, AdamW, Muon, Optimizer
     from onecurve.job.params import Params
     from onecurve.job.save import Save
     from onecurve.job.schedule import constant, cosine, linear, linear_scaling, sqrt_scaling
     from onecurve.job.weighted import Weighted
+    from onecurve.verbs.batch_test import batch_test
     from onecurve.verbs.check import check
     from onecurve.verbs.evaluate import evaluate
     from onecurve.verbs.export import export
@@ -49,12 +50,14 @@ __all__ = [
     "LAMB",
     "LARS",
     "SGD",
+    "Adafactor",
     "AdamW",
     "Cache",
     "Cluster",
     "Evaluate",
     "Job",
     "Metric",
+    "Muon",
     "OnecurveError",
     "Optimizer",
     "Params",
@@ -62,6 +65,7 @@ __all__ = [
     "Save",
     "Tracker",
     "Weighted",
+    "batch_test",
     "check",
     "constant",
     "cosine",
@@ -95,11 +99,12 @@ _HOMES = {
     "job.cache": ("Cache",),
     "job.job": ("Evaluate", "Job"),
     "job.metric": ("Metric",),
-    "job.optimizer": ("AdamW", "LAMB", "LARS", "Optimizer", "SGD"),
+    "job.optimizer": ("Adafactor", "AdamW", "LAMB", "LARS", "Muon", "Optimizer", "SGD"),
     "job.params": ("Params",),
     "job.save": ("Save",),
     "job.schedule": ("constant", "cosine", "linear", "linear_scaling", "sqrt_scaling"),
     "job.weighted": ("Weighted",),
+    "verbs.batch_test": ("batch_test",),
     "verbs.check": ("check",),
     "verbs.evaluate": ("evaluate",),
     "verbs.export": ("export",),

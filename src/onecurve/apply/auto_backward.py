@@ -9,6 +9,7 @@ from torch.distributed.fsdp import FSDPModule
 from onecurve.apply.base_part import BasePart
 from onecurve.apply.gradient_reducer import GradientReducer, unsharded
 from onecurve.apply.mixed_precision import shard_policy
+from onecurve.apply.part_squares import PartSquares
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.running_buffers import RunningBuffers, UntracedBuffers, average, buffer_of
 from onecurve.apply.shard import shard, time_communication
@@ -27,6 +28,8 @@ from onecurve.model.deferred import DeferredModel
 class AutoBackwardPart(BasePart):
     """A part split along `tensor` first and then sharded with fully_shard."""
 
+    part_squares: PartSquares | None = None
+    """Measures gradients of parts of a batch; None if the plan has one part, or splits the model's layers."""
     tables: RowTables | None = None
     """The model's embedding tables; None if it has none."""
 

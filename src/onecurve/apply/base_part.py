@@ -98,6 +98,11 @@ class BasePart:
         return self._mesh.peers
 
     @property
+    def data_group(self) -> Group:
+        """The ranks that hold the same part of the model and process different samples, in the order of these."""
+        return self._mesh.data_group
+
+    @property
     def reports_metrics(self) -> bool:
         """True if this rank reports loss and metrics for its samples."""
         return self._mesh.reports_metrics

@@ -34,6 +34,7 @@ from onecurve.device.step_clock import step_clock
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.job import BatchNorm
 from onecurve.job.weighted import add_weighted
+from onecurve.job.whole_batch import TWO_PASSES
 from onecurve.model.deferred import DeferredModel, TraceableModule
 from onecurve.model.fake_mode import refuse_fake_tensors
 
@@ -115,6 +116,9 @@ class PipelinePart(AutoBackwardPart):
                 reduce_shared()
         self._verify_buffers()
         return self._totals if self.reports_metrics else torch.zeros_like(self._totals)
+
+    def preview(self, rounds: Sequence[MicroBatch], seeds: Sequence[int]) -> list[Any]:  # noqa: ARG002
+        raise OnecurveError(f"loss: {TWO_PASSES}; use another axis")
 
     @refuse_fake_tensors()
     def infer(self, micro: MicroBatch) -> Any:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from onecurve.apply.auto_backward import AutoBackwardPart
 from onecurve.apply.mixed_precision import compressed_dtype
+from onecurve.apply.part_squares import PartSquares
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.replicate import UnusedParameterTest, replicate
 from onecurve.apply.tensor import full_tensor
@@ -57,7 +58,16 @@ class SingleStagePart(AutoBackwardPart):
             self._ddp = replicate(self.module, self.group, find_unused, compressed_dtype(resolved.plan))
             self._loss_multiplier = float(mesh.mesh.data)
         self._finish_construction()
+        self.part_squares = self._part_squares()
         self._prefetcher = Prefetcher(device)
+
+    def _part_squares(self) -> PartSquares | None:
+        plan = self._plan
+        in_rounds = self._fsdp_root is None or plan.reduce == "round"
+        parts = plan.mesh.data * (plan.rounds if in_rounds else 1)
+        if parts == 1 or self._tensor_axis is not None or self.tables is not None or len(set(plan.shares)) > 1:
+            return None
+        return PartSquares(self.trainable, self._fsdp_root, parts, self._loss_multiplier)
 
     @refuse_fake_tensors()
     def run_rounds(
@@ -86,8 +96,26 @@ class SingleStagePart(AutoBackwardPart):
         return totals if self.reports_metrics else torch.zeros_like(totals)
 
     @refuse_fake_tensors()
+    def preview(self, rounds: Sequence[MicroBatch], seeds: Sequence[int]) -> list[Any]:
+        self._set_mode(training=True)
+        self._running_buffers.save()
+        outputs = []
+        for micro, seed in zip(rounds, seeds, strict=True):
+            with step_clock.measure("copy"):
+                placed = self.place(micro)
+            self.device.seed(seed)
+            with step_clock.measure("forward"):
+                outputs.append(self._forward_only(placed))
+            self._average_buffers()  # the next round begins with them
+        self._running_buffers.restore(True)
+        return outputs
+
+    @refuse_fake_tensors()
     def infer(self, micro: MicroBatch) -> Any:
         self._set_mode(training=False)
+        return self._forward_only(micro)
+
+    def _forward_only(self, micro: MicroBatch) -> Any:
         with torch.no_grad(), self._tensor_parallel_context(), autocast(self._plan.precision, self.device):
             return pytree.tree_map(full_tensor, micro.forward(self.module))
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, Manifest, StoredTensor
 from onecurve.checkpoint.safetensors_format import DTYPES, header_bytes, tensor_bytes
+from onecurve.describe.optimizer_state import AVERAGE
 from onecurve.device.files import replace_file
-from onecurve.device.local_tensor import AVERAGE
 
 _MAX_FILE_BYTES = 5 * 10**9
 _COPY_BUFFER_BYTES = 1 << 24

@@ -12,6 +12,7 @@ from onecurve.checkpoint.hashed_json import digest, dump_hashed
 from onecurve.checkpoint.manifest import MODEL, OPTIMIZER, TABLES, Chunk, Manifest, Root, ScalarState, StoredTensor
 from onecurve.checkpoint.safetensors_format import DTYPE_NAMES, header_bytes, tensor_bytes
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.optimizer_state import FULL_STATE
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.device.snapshot_memory import SnapshotMemory
@@ -186,7 +187,8 @@ def _refuse_unsaveable(local_tensors: Sequence[LocalTensor], optimizer_state: Op
                 continue
             if value.dtype not in DTYPE_NAMES or (value.is_complex() and not value.dim()):
                 raise OnecurveError(f"{what} has dtype {value.dtype}, which cannot be saved; use torch.float32 instead")
-            if value.dim() and value.shape != shapes.get(name) and name not in unsharded:
+            is_full = key.startswith(FULL_STATE) or name in unsharded
+            if value.dim() and value.shape != shapes.get(name) and not is_full:
                 raise OnecurveError(
                     f"{what} has shape {tuple(value.shape)}, unlike its parameter, and cannot be saved while the "
                     "parameter is sharded; use a plan that does not shard parameters, or another optimizer"

@@ -177,8 +177,12 @@ def _add_tune(verbs: Verbs) -> None:
     tune = _add_verb(verbs, "tune", tune_command, "search for the best arguments of a job", job=True)
     tune.add_argument("--trials", type=int, default=20, metavar="N", help="number of trials (default: 20)")
     tune.add_argument("--out", metavar="FOLDER", help="folder of the study (default: runs/tune- + script name)")
-    tune.add_argument(
+    instead = tune.add_mutually_exclusive_group()
+    instead.add_argument(
         "--range-test", action="store_true", help="train once while the learning rate grows, and show the loss at each"
+    )
+    instead.add_argument(
+        "--batch", action="store_true", help="train once, and suggest a global batch from the noise of the gradients"
     )
 
 

@@ -250,7 +250,8 @@ def evaluate_command(chosen: argparse.Namespace) -> int:
 
 
 def tune_command(chosen: argparse.Namespace) -> int:
-    from onecurve.report.tune import range_lines, tune_lines
+    from onecurve.report.tune import batch_lines, range_lines, tune_lines
+    from onecurve.verbs.batch_test import batch_test
     from onecurve.verbs.range_test import range_test
     from onecurve.verbs.tune import tune
 
@@ -258,6 +259,10 @@ def tune_command(chosen: argparse.Namespace) -> int:
     if chosen.range_test:
         test = range_test(chosen.script, chosen.arguments, out=chosen.out, say=say)
         _print_result(range_lines(test), {"version": _JSON_VERSION, **to_plain(test)} if chosen.json else None)
+        return 0
+    if chosen.batch:
+        found = batch_test(chosen.script, chosen.arguments, out=chosen.out, say=say)
+        _print_result(batch_lines(found), {"version": _JSON_VERSION, **to_plain(found)} if chosen.json else None)
         return 0
     tuning = tune(chosen.script, chosen.arguments, trials=chosen.trials, out=chosen.out, say=say)
     plain = {**to_plain(tuning), "steps": tuning.steps}

@@ -83,6 +83,8 @@ class JobCosts:
     """Tensor-parallel layouts of the parameters: name pattern → layout in text form."""
     read_seconds_per_sample: float = 0.0
     """Seconds to read one sample; 0 if unknown."""
+    forward_passes: int = 1
+    """Forward passes of a round; 2 if the loss is one over the whole batch."""
     has_batch_norm: bool = False
     syncs_batch_norm: bool = False
     """True if batch norm takes its statistics over all data-parallel ranks."""

@@ -157,6 +157,9 @@ class Diagnosis:
     """Predicted seconds of a step on one device over the measured ones; None if that is not known."""
     utilization: float | None = None
     """Model FLOPs utilization in the counted steps; None if the model's FLOPs are not known."""
+    noise_scale: float | None = None
+    """Gradient noise scale, in samples: up to about this batch size, larger batches need fewer steps; None if it is not
+    known."""
     memory: Mapping[str, int] = field(default_factory=dict)
     """Bytes by component of the rank that uses the most."""
     memory_rank: int = 0

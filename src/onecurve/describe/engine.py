@@ -28,5 +28,7 @@ class Engine:
     """True if optimizer state is sharded over the `replicate` axis (ZeRO-1)."""
     keeps_gathered_copy: bool = True
     """True if all-gathered parameters are stored in addition to the shards, as `fully_shard` does."""
+    forward_passes: int = 1
+    """Forward passes per round; 2 if a loss over the whole batch needs one without gradients first."""
     recomputes_attention: bool = False
     """True if selective recomputation repeats attention; False if it saves attention and matmul outputs."""

@@ -113,6 +113,10 @@ class StepRecord:
     cpu_seconds: float = 0.0
     """CPU time of the thread that trains. On a CPU it is less than the rank's own work if other programs take its
     cores; on accelerators it is not recorded."""
+    parts: int = 0
+    """Parts of the batch whose gradients were measured in this step, for the gradient noise scale; 0 in most steps."""
+    part_square: float = 0.0
+    """Mean over these parts of the squared L2 norm of a part's mean gradient."""
     generation: int = 1
     time: float = 0.0
     kind: str = "step"

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from onecurve.describe.plan import Plan
+
 Outcome = Literal["finished", "given up", "failed", "running"]
 
 
@@ -73,3 +75,32 @@ class RangeTest:
     """The learning rate at which the loss falls fastest."""
     lowest: float
     """The learning rate at which the loss is lowest; larger ones make it grow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchChoice:
+    """A training with one global batch, and what it takes."""
+
+    global_batch: int
+    lr: float
+    """Learning rate, before the schedule."""
+    steps: int
+    samples: int
+    hours: float
+    """Predicted, on this host."""
+    plan: Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTest:
+    """A run in which the noise of the gradients was measured, and the batch that it suggests."""
+
+    out: str
+    """The run's folder."""
+    noise_scale: float
+    """Gradient noise scale, in samples."""
+    rule: str
+    """How the learning rate follows the batch: `linear` or `square root`."""
+    now: BatchChoice
+    suggested: BatchChoice
+    """Reaches about the same loss; equal to `now` if its batch is the best."""

@@ -42,6 +42,17 @@ def all_reduce_sum_among(group: Group, members: Sequence[int], values: Tensor) -
     return values
 
 
+def all_gather(group: Group, values: Tensor) -> Tensor:
+    """Return the values of all ranks of the group, in rank order, along a new first dimension."""
+    if group is None:
+        return values.unsqueeze(0)
+    if values.dtype == torch.bool:  # gloo has no such type
+        return all_gather(group, values.to(torch.uint8)).to(torch.bool)
+    gathered = values.new_empty(group.size(), *values.shape)
+    dist.all_gather_single(gathered.flatten(0, 1) if values.dim() else gathered, values.contiguous(), group=group)
+    return gathered
+
+
 def all_gather_text(text: str) -> list[str]:
     """Return the texts of all ranks, in rank order, on every rank.
 

@@ -17,8 +17,6 @@ TENSOR = "tensor"
 """Name of the tensor axis in torch's device meshes."""
 REPLICATE = "replicate"
 """Name of the replicate axis in torch's device meshes."""
-AVERAGE = "average"
-"""The key of a weight's moving average in its optimizer state, with which it is saved, resumed and exported."""
 
 _PART_BYTES = 64 * 2**20
 """Of a tensor that is gathered part by part."""

@@ -73,6 +73,7 @@ def diagnose(history: RunHistory, plan: Plan, prediction: Prediction | None, in_
         tokens_per_second=tokens.per_sample * samples_per_second if tokens is not None else None,
         speedup=_speedup(times, plan),
         utilization=_utilization(identity, times, len(history.columns)),
+        noise_scale=history.noise.scale,
         memory=fullest.components,
         memory_rank=fullest.rank,
         predicted_memory=prediction.estimator.memory(prediction.plan) if prediction is not None else {},

@@ -11,6 +11,7 @@ from onecurve.describe.record import (
     LinesRecord,
     StartRecord,
 )
+from onecurve.diagnose.noise_scale import NoiseHistory
 
 Seconds = dict[str, float]
 """Seconds by cause."""
@@ -121,6 +122,7 @@ class RunHistory:
     columns: StepColumns = field(default_factory=StepColumns)
     causes: list[tuple[int, Seconds]] = field(default_factory=list)
     """Of rank 0, for equal parts of the run: the number of steps, and their seconds by cause."""
+    noise: NoiseHistory = field(default_factory=NoiseHistory)
     lines: LinesRecord | None = None
     """Where rank 0 was in the user's code, in the newest generation."""
     ranks: list[RankHistory] = field(default_factory=list)

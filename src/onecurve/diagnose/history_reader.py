@@ -155,6 +155,7 @@ class _FirstRank:
             self._sums[name] += getattr(record, name)
         if record.step <= _MAX_SHARED_STEP:
             self._shared_steps.append(record)
+        self.history.noise.add(record, generation.start.global_batch)
         columns.step.append(record.step)
         columns.loss.append(record.loss)
         columns.gradient_norm.append(record.gradient_norm)

@@ -4,7 +4,7 @@ from onecurve.describe.engine import Engine
 from onecurve.describe.plan import Plan
 
 
-def engine_of(plan: Plan, optimizer_tensors: int) -> Engine:
+def engine_of(plan: Plan, optimizer_tensors: int, forward_passes: int = 1) -> Engine:
     """Return onecurve's engine for a plan's precision and gradient compression.
 
     Weights, gradient sums and optimizer state are in fp32 (fp64 under fp64). Sharded parameters are all-gathered in the
@@ -19,4 +19,5 @@ def engine_of(plan: Plan, optimizer_tensors: int) -> Engine:
         weight_bytes=element_bytes,
         stored_gradient_bytes=element_bytes,
         optimizer_state_bytes=optimizer_tensors * element_bytes,
+        forward_passes=forward_passes,
     )

@@ -221,7 +221,7 @@ class Estimator:
         key = plan.precision, plan.compress
         if key not in self._engines:
             optimizer_tensors = next(iter(self.costs.traces.values())).small.optimizer_tensors
-            self._engines[key] = engine_of(plan, optimizer_tensors)
+            self._engines[key] = engine_of(plan, optimizer_tensors, self.costs.forward_passes)
         return self._engines[key]
 
 

@@ -28,6 +28,9 @@ class PassTime:
     def total(self) -> float:
         return self.computed + self.sent + self.host
 
+    def repeated(self, times: int) -> "PassTime":
+        return PassTime(times * self.computed, times * self.sent, times * self.host)
+
 
 @dataclass(frozen=True)
 class ModuleTimes:
@@ -79,8 +82,10 @@ class RoundModel:
         place: Callable[[Plan, str], AxisPlacement],
         calibration: Callable[[Plan, int], CalibrationFactors] = lambda *_: (1.0, 1.0),
         recomputes_attention: bool = False,
+        forward_passes: int = 1,
     ) -> None:
         """`place` returns the placement of an axis; `calibration` the factors for a plan and a number of samples."""
+        self._forward_passes = forward_passes
         self._hosts, self._constants, self._place, self._calibration = hosts, constants, place, calibration
         self._recomputes_attention = recomputes_attention
         self._cache: dict[tuple[int, int, int, int, Recompute, Schedule, bool], RoundTimes] = {}
@@ -97,8 +102,9 @@ class RoundModel:
         units, module_times = [], []
         for module in profile.modules:
             recompute = "none" if module is profile.outside else plan.recompute
-            passes = self._passes(module.work, plan, recompute, profile.samples)
-            forward, backward, recomputed = passes
+            forward, backward, recomputed = self._passes(module.work, plan, recompute, profile.samples)
+            forward = forward.repeated(self._forward_passes)
+            passes = forward, backward, recomputed
             units.append(ShardUnit(module, module.count, forward.total, backward.total + recomputed.total))
             module_times.append(
                 ModuleTimes(

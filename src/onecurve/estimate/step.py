@@ -32,7 +32,12 @@ class Predictor:
         self._hosts, self._engine, self._constants = hosts, engine or Engine(), constants or Constants()
         self._placements: dict[tuple[str, Mesh], AxisPlacement] = {}
         self._rounds = RoundModel(
-            hosts, self._constants, self.placement, calibration, self._engine.recomputes_attention
+            hosts,
+            self._constants,
+            self.placement,
+            calibration,
+            self._engine.recomputes_attention,
+            self._engine.forward_passes,
         )
 
     def seconds(self, profile: Profile, plan: Plan) -> dict[str, float]:
@@ -103,7 +108,8 @@ class Predictor:
         scatter = self._with_copies(axis, "reduce_scatter", module.trainable * self._engine.gradient_bytes)
         # Under a pipeline, zero2 keeps the parameters gathered from the first round to the last.
         gathers_once = plan.sharding == "zero2" and plan.mesh.pipeline > 1
-        forward_gathers = 1 / plan.rounds if gathers_once else 1.0
+        passes = self._engine.forward_passes if plan.sharding == "zero3" else 1
+        forward_gathers = 1 / plan.rounds if gathers_once else float(passes)
         backward_gathers = 1.0 if plan.sharding == "zero3" else 0.0
         scatters = 1.0 if plan.reduce == "round" else 1 / plan.rounds
         exposed = self._exposed(axis, forward_gathers * gather, unit.forward)

@@ -65,18 +65,23 @@ class LAMB(LayerWise):
             parameter.sub_(update.mul_(ratio) if group["adapt"] else update, alpha=group["lr"])
 
     def _update(self, group: dict[str, Any], parameter: Tensor) -> Tensor:
-        state, gradient = self.state[parameter], parameter.grad
-        assert gradient is not None
-        if not state:
-            state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-        state["step"] += 1
-        beta1, beta2 = group["betas"]
-        state["exp_avg"].lerp_(gradient, 1 - beta1)
-        state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        mean = state["exp_avg"] / (1 - beta1 ** state["step"])
-        square = state["exp_avg_sq"] / (1 - beta2 ** state["step"])
-        update: Tensor = mean.div_(square.sqrt_().add_(group["eps"])).add_(parameter, alpha=group["weight_decay"])
-        return update
+        direction = adam_direction(self.state[parameter], parameter, group["betas"], group["eps"])
+        return direction.add_(parameter, alpha=group["weight_decay"])
+
+
+def adam_direction(state: dict[str, Any], parameter: Tensor, betas: tuple[float, float], eps: float) -> Tensor:
+    """Adam's update of a parameter without learning rate and weight decay; advances its state."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if "exp_avg" not in state:
+        state.update(step=0, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+    state["step"] += 1
+    beta1, beta2 = betas
+    state["exp_avg"].lerp_(gradient, 1 - beta1)
+    state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    mean: Tensor = state["exp_avg"] / (1 - beta1 ** state["step"])
+    square = state["exp_avg_sq"] / (1 - beta2 ** state["step"])
+    return mean.div_(square.sqrt_().add_(eps))
 
 
 class LARS(LayerWise):

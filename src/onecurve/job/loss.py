@@ -13,6 +13,7 @@ Example::
     )
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.contrastive import Contrast
 from onecurve.job.hugging_face_labels import IGNORED, field_of, label_count, labels_of
 from onecurve.job.weighted import Weighted
+from onecurve.job.whole_batch import WholeBatchLoss
 
 
 def next_token(logits_BTV: Tensor, target_BT: Tensor) -> Weighted:
@@ -150,6 +153,90 @@ def hugging_face_local_auxiliary(output: Any, target: Any, inputs: Any = None) -
         )
     """
     return hugging_face(output, target, inputs)
+
+
+def whole_batch(embed: Callable[[Any], Any], loss: Callable[[Any, Any], Any]) -> WholeBatchLoss:
+    """A loss that compares the samples of a batch with each other, such as one with in-batch negatives.
+
+    It is exact however the batch is split over ranks and rounds. A first pass computes the embeddings of all samples
+    without gradients; they are gathered, and the gradient of the loss with respect to them is computed. A second pass
+    with the same randomness starts its backward from that gradient. `onecurve check` compares it with one device.
+
+    Args:
+        embed: A function of the model's output that returns what the loss needs: a tensor whose first dimension is the
+            samples, or a tuple or dict of such tensors. A tensor without dimensions, such as a learned temperature, is
+            the same for all samples.
+        loss: A function (embeddings, target) of the whole batch, which returns a scalar mean, one value per sample, or
+            a `onecurve.Weighted`.
+
+    Returns:
+        The loss, for `Job(loss=…)`.
+
+    Example::
+
+        def triplet(embeddings, labels):
+            distances = torch.cdist(embeddings, embeddings)
+            same = labels[:, None] == labels[None]
+            farthest = (distances * same).amax(1)
+            nearest = distances.masked_fill(same, float("inf")).amin(1)
+            return F.relu(farthest - nearest + 0.2)
+
+
+        oc.loss.whole_batch(embed=lambda output: output, loss=triplet)
+    """
+    for name, function in (("embed", embed), ("loss", loss)):
+        if not callable(function):
+            raise OnecurveError(f"loss.whole_batch: {name} must be a function, got {type(function).__name__}")
+    return WholeBatchLoss(embed, loss)
+
+
+def clip(temperature: float = 0.07) -> WholeBatchLoss:
+    """The loss of CLIP: each sample's two embeddings must find each other among those of the whole batch.
+
+    The model returns two tensors of shape [batch, width], and perhaps the logarithm of a learned factor of the
+    similarities, a parameter without dimensions (CLIP starts with log(1 / 0.07)). Embeddings are normalized here; the
+    factor is limited to 100. The targets are not used.
+
+    Args:
+        temperature: What similarities are divided by, if the model returns no factor. Default: 0.07.
+
+    Returns:
+        The loss, for `Job(loss=…)`: the mean of both directions.
+
+    Example::
+
+        oc.loss.clip(temperature=0.1)
+    """
+    return _contrast("clip", temperature, symmetric=True)
+
+
+def info_nce(temperature: float = 0.07) -> WholeBatchLoss:
+    """The InfoNCE loss: each query must find its key among the keys of the whole batch.
+
+    The model returns two tensors of shape [batch, width], queries and keys, which are normalized here. The targets are
+    not used.
+
+    Args:
+        temperature: What similarities are divided by. Default: 0.07.
+
+    Returns:
+        The loss, for `Job(loss=…)`.
+
+    Example::
+
+        oc.loss.info_nce(temperature=0.1)
+    """
+    return _contrast("info_nce", temperature, symmetric=False)
+
+
+def _contrast(name: str, temperature: float, symmetric: bool) -> WholeBatchLoss:
+    if not temperature > 0:
+        raise OnecurveError(f"loss.{name}: temperature must be above 0, got {temperature}")
+    return WholeBatchLoss(_as_it_is, Contrast(temperature, symmetric, name))
+
+
+def _as_it_is(output: Any) -> Any:
+    return output
 
 
 TAKES_INPUTS = (hugging_face, hugging_face_local_auxiliary)

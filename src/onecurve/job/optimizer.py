@@ -11,9 +11,12 @@ from torch import nn
 
 from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.adafactor import Adafactor as _Adafactor
+from onecurve.job.full_parameter import FullParameterOptimizer
 from onecurve.job.layerwise import LAMB as _LAMB
 from onecurve.job.layerwise import LARS as _LARS
 from onecurve.job.layerwise import LayerWise
+from onecurve.job.muon import Muon as _Muon
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 OptimizerFactory = Callable[[NamedParameters], torch.optim.Optimizer]
@@ -35,6 +38,7 @@ _STATE_TENSORS = {
     "RMSprop": 1,
     "LAMB": 2,
     "LARS": 1,
+    "Muon": 2,
 }
 
 
@@ -220,6 +224,72 @@ def LARS(  # noqa: N802
     return Optimizer(_LARS, settings, groups or {})
 
 
+def Muon(  # noqa: N802
+    lr: float = 2e-2,
+    momentum: float = 0.95,
+    weight_decay: float = 0.1,
+    nesterov: bool = True,
+    steps: int = 5,
+    adam: str = "",
+    adam_lr: float = 3e-4,
+    betas: tuple[float, float] = (0.9, 0.95),
+    eps: float = 1e-8,
+) -> Optimizer:
+    """Muon: momentum whose update of each weight matrix is made orthogonal, and AdamW for everything else.
+
+    Matrices are updated as `torch.optim.Muon` does. On a plan that shards parameters, full matrices are gathered in
+    turn, each on one rank, so that the ranks share the work.
+
+    Args:
+        lr: Learning rate of matrices, before the schedule. Default: 2e-2.
+        momentum: Momentum factor. Default: 0.95.
+        weight_decay: Weight-decay coefficient, of matrices and of other parameters. Default: 0.1.
+        nesterov: Use Nesterov momentum. Default: True.
+        steps: Newton-Schulz iterations. Default: 5.
+        adam: Pattern of names of matrices that AdamW updates: embeddings and the output layer, for example
+            `"embed*|head*"`. Parameters that are no matrices are updated by AdamW in any case. Default: `""`, none.
+        adam_lr: Learning rate of AdamW, before the schedule. Default: 3e-4.
+        betas: Decay rates of AdamW's averages. Default: (0.9, 0.95).
+        eps: Number added to AdamW's denominator. Default: 1e-8.
+
+    Example::
+
+        oc.Muon(lr=0.02, adam="embed*|head*", adam_lr=3e-4)
+    """
+    settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov, "steps": steps}
+    of_adam = {"adam_lr": adam_lr, "betas": betas, "eps": eps}
+    return Optimizer(_Muon, {**settings, **of_adam}, {adam: {"orthogonal": False}} if adam else {})
+
+
+def Adafactor(  # noqa: N802
+    lr: float = 1e-2,
+    beta2_decay: float = -0.8,
+    eps: tuple[float | None, float] = (None, 1e-3),
+    d: float = 1.0,
+    weight_decay: float = 0.0,
+    groups: Groups | None = None,
+) -> Optimizer:
+    """Adafactor: Adam's second moment, kept as one number per row and per column (`torch.optim.Adafactor`).
+
+    On a plan that shards parameters, the sums over rows and columns are added up over the ranks.
+
+    Args:
+        lr: Learning rate, before the schedule; the first steps use at most 1 / sqrt(step). Default: 1e-2.
+        beta2_decay: Exponent with which the decay of the second moment approaches 1. Default: -0.8.
+        eps: Smallest second moment (None: that of the dtype), and smallest root mean square of a parameter. Default:
+            (None, 1e-3).
+        d: Largest root mean square of an update. Default: 1.0.
+        weight_decay: Weight-decay coefficient. Default: 0.
+        groups: Other settings by a pattern of parameter names; see `Optimizer`. Default: None.
+
+    Example::
+
+        oc.Adafactor(lr=1e-2)
+    """
+    settings = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d, "weight_decay": weight_decay}
+    return Optimizer(_Adafactor, settings, groups or {})
+
+
 def matches(name: str, pattern: str) -> bool:
     """True if a parameter's name matches one of the alternatives of a pattern, which are separated by `|`."""
     return any(fnmatchcase(name, alternative) for alternative in pattern.split("|"))
@@ -233,11 +303,12 @@ def refuse_if_not_shardable(optimizer: torch.optim.Optimizer, plan: str) -> None
     """
     kind = type(optimizer)
     elementwise = kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
-    if not (elementwise or isinstance(optimizer, LayerWise) or getattr(kind, "elementwise", False)):
+    knows_parts = isinstance(optimizer, LayerWise | FullParameterOptimizer)
+    if not (elementwise or knows_parts or getattr(kind, "elementwise", False)):
         raise OnecurveError(
             f"plan {plan}: {kind.__name__} may need full parameters, but this plan shards them; use a plan without "
-            f"'shard' and 'tensor', or one of LAMB, LARS, {', '.join(ELEMENTWISE)}. If {kind.__name__} is your own "
-            "class and updates every element independently, set elementwise = True in it"
+            f"'shard' and 'tensor', or one of oc.Muon, oc.Adafactor, oc.LAMB, oc.LARS, {', '.join(ELEMENTWISE)}. If "
+            f"{kind.__name__} is your own class and updates every element independently, set elementwise = True in it"
         )
 
 

@@ -17,6 +17,7 @@ from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.profile import Collective, Direction, ModuleProfile, Profile
 from onecurve.job.embedding import why_tables_are_not_split
 from onecurve.job.job import Job
+from onecurve.job.whole_batch import TWO_PASSES, WholeBatchLoss
 from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.planner.job_profile import needs_full_parameters, profile_of
@@ -39,6 +40,9 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
     job = traced.job
     reason = why_tables_are_not_split(traced.model)
     refused = dict.fromkeys(("tensor", "pipeline"), reason) if reason else {}
+    is_whole_batch = isinstance(job.loss, WholeBatchLoss)
+    if is_whole_batch:
+        refused["pipeline"] = TWO_PASSES
     samples = min(_LARGE_MICRO_BATCH, job.global_batch)
     traces = {precision: _trace(traced, precision, samples) for precision in precisions}
     degrees, layouts = _tensor_degrees(traced, max_tensor_degree, samples, precisions[0], refused)
@@ -62,6 +66,7 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         tensor_degrees=degrees,
         layouts=layouts,
         read_seconds_per_sample=_read_seconds(traced, samples),
+        forward_passes=2 if is_whole_batch else 1,
         has_batch_norm=has_batch_norm,
         syncs_batch_norm=has_batch_norm and job.batch_norm == "sync",
         changed_buffers=_changed_buffers(traced),

@@ -14,6 +14,7 @@ from onecurve.estimate.scaling import along_samples
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
+from onecurve.job.whole_batch import splittable
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
 from onecurve.model.unchanged import unchanged
@@ -67,7 +68,7 @@ def _refuse(job: Job, data: TrainingData, samples: int, device: Device) -> str:
 
     with unchanged(model):
         first = read(0, samples, 1)
-        return LossTrial(infer=infer, read=read).refuse_unsplittable(job.loss, first, infer(first))
+        return LossTrial(infer=infer, read=read).refuse_unsplittable(splittable(job.loss), first, infer(first))
 
 
 def _flops(trace: CostTrace, samples: int) -> float:

@@ -21,6 +21,7 @@ from onecurve.device.precision import autocast
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
+from onecurve.job.whole_batch import TWO_PASSES, WholeBatchLoss
 from onecurve.measure.blocks import count_calls, entered_from_outside, find_blocks, find_called_once
 from onecurve.measure.changed_buffers import find_changed_buffers, has_unknown_buffers
 from onecurve.measure.dataflow import trace_dataflow
@@ -112,6 +113,8 @@ class TracedModel:
                 "loss 'hugging_face_local_auxiliary': the auxiliary loss needs the router logits of all layers, and "
                 "the last pipeline stage has only those of its own; use another axis"
             )
+        if isinstance(self.job.loss, WholeBatchLoss):
+            raise OnecurveError(f"loss: {TWO_PASSES}; use another axis")
         try:
             if stages <= len(self.blocks):
                 return self.dataflow

@@ -1,13 +1,18 @@
 """The reference that parallel plans are compared with: one device, plain PyTorch, the loop a beginner would write."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+_Result = TypeVar("_Result")
+
 LossFunction = Callable[[nn.Module, Any], tuple[Tensor, Tensor | float]]
 """Takes the model and a micro-batch; returns the sum of the losses and the count to divide it by."""
+
+JointLoss = Callable[[Sequence[Any], Sequence[Any]], tuple[Tensor, Tensor | float]]
+"""Takes the outputs for all micro-batches of a step, and these; returns the sum of the losses and the count."""
 
 StepCallback = Callable[[int, float], None]
 """Called after each step with its number and loss; the module then has the weights and gradients of that step."""
@@ -22,11 +27,13 @@ def train_on_one_device(
     loss_function: LossFunction,
     after_step: StepCallback,
     left_out: Callable[[int, nn.Parameter], bool] = lambda *_: False,
+    joint: tuple[Callable[[nn.Module, Any], Any], JointLoss] | None = None,
 ) -> None:
     """Train on `steps`, each a list of rounds, each a list of micro-batches.
 
     `lr_factor` maps a step to the factor of the learning rate; `clip` is the maximum norm of the gradient. `left_out`:
-    True for a parameter that is clipped by the norm of the others in a step.
+    True for a parameter that is clipped by the norm of the others in a step. `joint`: instead of `loss_function`,
+    forward and a loss that needs the outputs for all micro-batches of a step.
 
     A round has one micro-batch, unless batch norm uses the statistics of each rank alone: then it has one micro-batch
     per rank. All of them start from the same running statistics, which are averaged at the end of the round.
@@ -39,9 +46,12 @@ def train_on_one_device(
             group["lr"] = lr * lr_factor(step)
         optimizer.zero_grad()
         total, count = 0.0, 0.0
-        for micro_batches in rounds:
-            for loss_sum, loss_count in _run_round(module, micro_batches, loss_function):
-                total, count = total + loss_sum, count + loss_count
+        if joint is not None:
+            total, count = _run_jointly(module, rounds, *joint)
+        else:
+            for micro_batches in rounds:
+                for loss_sum, loss_count in _run_round(module, micro_batches, _with_backward(module, loss_function)):
+                    total, count = total + loss_sum, count + loss_count
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad /= count
@@ -52,21 +62,42 @@ def train_on_one_device(
         after_step(step, total / count)
 
 
-def _run_round(
-    module: nn.Module, micro_batches: Sequence[Any], loss_function: LossFunction
-) -> list[tuple[float, float]]:
-    """Forward and backward of each micro-batch; return their loss sums and counts."""
-    buffers_before = [buffer.clone() for buffer in module.buffers()]
-    buffers_after: list[list[Tensor]] = []
-    losses = []
-    for micro_batch in micro_batches:
-        for buffer, before in zip(module.buffers(), buffers_before, strict=True):
-            buffer.copy_(before)
+def _with_backward(module: nn.Module, loss_function: LossFunction) -> Callable[[Any], tuple[float, float]]:
+    """Forward and backward of a micro-batch; returns its loss sum and count."""
+
+    def run(micro_batch: Any) -> tuple[float, float]:
         loss, count = loss_function(module, micro_batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        losses.append((loss.item(), float(count)))
+        return loss.item(), float(count)
+
+    return run
+
+
+def _run_jointly(
+    module: nn.Module, rounds: Sequence[Sequence[Any]], forward: Callable[[nn.Module, Any], Any], loss: JointLoss
+) -> tuple[float, float]:
+    """Forward of all micro-batches of a step, and then one backward; return the loss sum and count."""
+    outputs = [
+        output
+        for micro_batches in rounds
+        for output in _run_round(module, micro_batches, lambda micro_batch: forward(module, micro_batch))
+    ]
+    total, count = loss(outputs, [micro_batch for micro_batches in rounds for micro_batch in micro_batches])
+    total.backward()  # type: ignore[no-untyped-call]
+    return total.item(), float(count)
+
+
+def _run_round(module: nn.Module, micro_batches: Sequence[Any], run: Callable[[Any], _Result]) -> list[_Result]:
+    """Run each micro-batch; return the results."""
+    buffers_before = [buffer.clone() for buffer in module.buffers()]
+    buffers_after: list[list[Tensor]] = []
+    results = []
+    for micro_batch in micro_batches:
+        for buffer, before in zip(module.buffers(), buffers_before, strict=True):
+            buffer.data.copy_(before)  # not counted as a change: a backward later on does not need it
+        results.append(run(micro_batch))
         buffers_after.append([buffer.clone() for buffer in module.buffers()])
     for buffer, *values in zip(module.buffers(), *buffers_after, strict=True):
         if buffer.is_floating_point():
-            buffer.copy_(torch.stack(values).mean(0))
-    return losses
+            buffer.data.copy_(torch.stack(values).mean(0))
+    return results

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from onecurve.describe.tuning import RangeTest, TunedTrial, Tuning
+from onecurve.describe.tuning import BatchTest, RangeTest, TunedTrial, Tuning
 from onecurve.describe.units import seconds_text
 
 _MAX_ROWS = 10
@@ -52,6 +52,30 @@ def range_lines(test: RangeTest) -> list[str]:
         f"it is lowest at {test.argument}={test.lowest:.3g}; larger rates make it grow",
         f"page: {test.out}/range-test.html",
     ]
+
+
+def batch_lines(test: BatchTest) -> list[str]:
+    """The batch now and the suggested one, and how they differ."""
+    now, then = test.now, test.suggested
+    lines = [f"gradient noise scale: {test.noise_scale:,.0f} samples", ""]
+    lines.append(f"{'':<10}  {'global batch':>12}  {'lr':>9}  {'steps':>10}  {'samples':>13}  {'time':>10}  plan")
+    for name, choice in (("now", now), ("suggested", then)):
+        lines.append(
+            f"{name:<10}  {choice.global_batch:>12,}  {choice.lr:>9.3g}  {choice.steps:>10,}  {choice.samples:>13,}  "
+            f"{seconds_text(3600 * choice.hours):>10}  {choice.plan}"
+        )
+    if then.global_batch == now.global_batch:
+        return [*lines, "", "the global batch suits the job"]
+    return [
+        *lines,
+        "",
+        f"to reach about the same loss, the suggested batch needs {_change(then.samples, now.samples, 'fewer')} "
+        f"samples and {_change(then.hours, now.hours, 'less')} time; its learning rate follows the {test.rule} rule",
+    ]
+
+
+def _change(after: float, before: float, less: str) -> str:
+    return f"{abs(after / before - 1):.0%} {'more' if after > before else less}"
 
 
 def best_file(tuning: Tuning, best: TunedTrial) -> dict[str, Any]:

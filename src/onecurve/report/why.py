@@ -223,4 +223,12 @@ def _speed_lines(diagnosis: Diagnosis) -> list[str]:
             f"; speed-up over one device {diagnosis.speedup:.2f} of {diagnosis.ranks} "
             f"(parallel efficiency {diagnosis.efficiency:.0%})"
         )
-    return [speed]
+    if diagnosis.noise_scale is None:
+        return [speed]
+    batch = round(_samples(diagnosis))
+    advice = (
+        "a larger batch would need fewer steps"
+        if diagnosis.noise_scale > 2 * batch
+        else ("a smaller batch would need fewer samples" if 2 * diagnosis.noise_scale < batch else "the batch suits it")
+    )
+    return [speed, f"gradient noise scale {diagnosis.noise_scale:,.0f} samples, batch {batch:,}: {advice}"]

@@ -26,6 +26,7 @@ from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of
 from onecurve.job.optimizer import Optimizer
+from onecurve.job.whole_batch import splittable
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.unchanged import unchanged
@@ -119,7 +120,7 @@ def _try_loss(
     with unchanged(part.module):
         first = read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
         output = part.infer(first)
-        note = trial.refuse_unsplittable(job.loss, first, output)
+        note = trial.refuse_unsplittable(splittable(job.loss), first, output)
         trainer.try_metrics(first, output)
         return note
 

@@ -14,6 +14,7 @@ from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer, OptimizerFactory
 from onecurve.job.schedule import Schedule
 from onecurve.job.staleness import Staleness
+from onecurve.job.whole_batch import WholeBatchLoss
 
 _log = logging.getLogger(__name__)
 
@@ -101,4 +102,6 @@ def _epochs(epochs: float) -> str:
 def _name(function: Any) -> str:
     if isinstance(function, partial):
         return _name(function.func)
+    if isinstance(function, WholeBatchLoss):
+        return function.name
     return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from onecurve.device.local_tensor import AVERAGE, LocalTensor
+from onecurve.describe.optimizer_state import AVERAGE
+from onecurve.device.local_tensor import LocalTensor
 
 
 class Averages:

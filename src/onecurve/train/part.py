@@ -1,6 +1,7 @@
 """The interface between train/ and a rank's part of the model. The parts of apply/ implement it for all mesh axes."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -10,6 +11,19 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.row_tables import RowTables
+
+
+class MeasuredParts(Protocol):
+    """Measures the gradients of parts of a batch."""
+
+    parts: int
+    """Number of parts of a step, on all ranks."""
+
+    def measured(self) -> AbstractContextManager[None]:
+        """Measure the gradients of backward."""
+
+    def take(self, like: Tensor) -> Tensor:
+        """The sum of the squares of this rank's parts since `measured`, or 0; as a number like `like`."""
 
 
 class Part(Protocol):
@@ -25,6 +39,10 @@ class Part(Protocol):
     @property
     def peers(self) -> Group:
         """The ranks of `group` that store parts of the same parameters as this rank: those of one pipeline stage."""
+
+    @property
+    def data_group(self) -> Group:
+        """The ranks that hold the same part of the model and process different samples, in the order of these."""
 
     @property
     def module(self) -> nn.Module: ...
@@ -49,6 +67,9 @@ class Part(Protocol):
         [loss sum, count]. `seeds` has one random seed per round, for dropout and other random operations of the model.
         """
 
+    def preview(self, rounds: Sequence[MicroBatch], seeds: Sequence[int]) -> list[Any]:
+        """Return the outputs that `run_rounds` will compute, without gradients. Buffers stay as they are."""
+
     def place(self, micro: MicroBatch) -> MicroBatch:
         """Move a micro-batch to the device and convert it to the precision of the model's inputs."""
 
@@ -62,6 +83,10 @@ class Part(Protocol):
 
     def drop_gathered(self) -> None:
         """Free all-gathered parameters. Called after writing into local tensors, which makes the copies stale."""
+
+    @property
+    def part_squares(self) -> MeasuredParts | None:
+        """Measures gradients of parts of a batch; None if that is not possible."""
 
     @property
     def tables(self) -> RowTables | None:

@@ -1,8 +1,8 @@
 """The result of a step, computed from sums that are identical on all ranks.
 
-One all-reduce sums the vectors [loss sum, count, sum of squared gradients, and the answers of `StepFlags`] of all
-ranks; the square of each gradient element is counted by one rank. All ranks then compute the same values and decide the
-same.
+One all-reduce sums the vectors [loss sum, count, sum of squared gradients, the answers of `StepFlags`, sum of squared
+gradients of the parts] of all ranks; the square of each gradient element is counted by one rank. All ranks then compute
+the same values and decide the same.
 """
 
 import math
@@ -47,6 +47,9 @@ class StepOutcome:
     """Sum over the ranks of the share of the time that they wait for others."""
     ranks_waited: int = 0
     """Ranks that know what they waited, and are in that sum."""
+    part_square: float = 0.0
+    """Sum over the parts of the batch of the squared norm of what each adds to the mean gradient; 0 if it was not
+    measured."""
 
 
 @dataclass
@@ -67,7 +70,8 @@ class StepReport:
     nominal: float = field(repr=False)
     """The number that loss sums were divided by before backward; the update corrects it to the true count."""
     sums: Tensor = field(repr=False)
-    """[loss sum, count, sum of squared gradients, and the answers of `StepFlags`], summed over all ranks."""
+    """[loss sum, count, sum of squared gradients, the answers of `StepFlags`, sum of squared gradients of the parts],
+    summed over all ranks."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Duration of the step in seconds, by cause."""
     marks: StepMarks = field(default_factory=StepMarks, repr=False)
@@ -85,6 +89,8 @@ class StepReport:
     """CPU time of writing checkpoints since the step before."""
     cpu_seconds: float = 0.0
     """CPU time of this thread since the step before; 0 if a device computes."""
+    parts: int = 0
+    """Parts of the batch whose gradients were measured, on all ranks; 0 if they were not."""
     _outcome: StepOutcome | None = None
 
     def __post_init__(self) -> None:
@@ -123,6 +129,8 @@ class StepReport:
             storage_seconds=self.load.storage,
             saving_cpu_seconds=self.saving_cpu_seconds,
             cpu_seconds=self.cpu_seconds,
+            parts=self.parts,
+            part_square=outcome.part_square * self.parts,
             generation=generation,
             time=self.time,
         )
@@ -172,7 +180,7 @@ def gradient_squares(local_tensors: Sequence[LocalTensor]) -> Tensor:
 
 def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
     """Compute the result of a step from the all-reduced sums; gradients are those of loss sum / nominal."""
-    loss_sum, count, square_sum, stop, save, snapshot, regroup, waited, ranks_waited = sums
+    loss_sum, count, square_sum, stop, save, snapshot, regroup, waited, ranks_waited, *part_sums = sums
     loss = loss_sum / count if count else math.nan
     norm = math.sqrt(square_sum) * nominal / count if count and square_sum >= 0 else math.nan
     return StepOutcome(
@@ -186,6 +194,7 @@ def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
         regroup=regroup > 0,
         waited=waited,
         ranks_waited=round(ranks_waited),
+        part_square=sum(part_sums) * (nominal / count) ** 2 if count else 0.0,
     )
 
 

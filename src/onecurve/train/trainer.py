@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.job.row_tables import RowTables, Upcoming
+from onecurve.job.whole_batch import WholeBatchLoss
 from onecurve.train.averages import Averages
 from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
@@ -27,8 +28,13 @@ from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_factor, gradient_squares
 from onecurve.train.update import OptimizerUpdate
+from onecurve.train.whole_batch import WholeBatch
 
 _NOTHING: Upcoming = {}
+_MEASURED_STEPS = 8
+"""In one of so many steps, the gradients of parts of the batch are measured."""
+_FIRST_STEPS = 256
+"""The first steps are measured four times as often, for short runs."""
 
 
 class Trainer:
@@ -50,6 +56,7 @@ class Trainer:
         self._data_rank = data_rank
         self._objective = objective_of(job.loss)
         self._metrics = evaluation_metrics_of(self._objective, job.metrics)
+        self._whole_batch = WholeBatch(job.loss, part, plan) if isinstance(job.loss, WholeBatchLoss) else None
         self._flags = flags or StepFlags()
         if not part.trainable:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
@@ -83,13 +90,19 @@ class Trainer:
         if part.tables is not None:
             with step_clock.measure("tables"):
                 part.tables.begin_step(step, rounds, upcoming)
-        totals = part.run_rounds(rounds, self._objective, 1 / nominal, seeds)
+        objective, measured = self._objective, part.part_squares if _is_measured(step) else None
+        if self._whole_batch is not None:
+            rounds, objective = self._whole_batch.with_gradients(rounds, seeds), self._whole_batch.objective
+            measured = None  # the gradient of a part depends on the other parts
+        with measured.measured() if measured is not None else nullcontext():
+            totals = part.run_rounds(rounds, objective, 1 / nominal, seeds)
         with step_clock.measure("update"):
             squares = gradient_squares(part.trainable)
         if part.tables is not None:
             with step_clock.measure("tables"):
                 squares += part.tables.reduce().to(squares.device)
-        sums = torch.cat([totals, squares.view(1).to(totals), self._flags.answers(totals)])
+        of_parts = measured.take(totals) if measured is not None else torch.zeros_like(totals[0])
+        sums = torch.cat([totals, squares.view(1).to(totals), self._flags.answers(totals), of_parts.view(1)])
         with step_clock.measure("sync"):
             all_reduce_sum(part.group, sums)
         report = StepReport(
@@ -99,6 +112,7 @@ class Trainer:
             loss_scale=self._loss_scale.value,
             nominal=nominal,
             sums=sums,
+            parts=measured.parts if measured is not None else 0,
         )
         with step_clock.measure("update"):
             skipped = self.update.apply(report, job.clip)
@@ -143,9 +157,13 @@ class Trainer:
             sums = [metric.sums(output, real).to(device) for metric in self._metrics]
             if not (micro.samples and self._part.reports_metrics):
                 sums = [torch.zeros_like(total) for total in sums]
+            if self._whole_batch is not None:
+                sums[0] = self._whole_batch.evaluate(output, micro)
             totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
             samples += micro.samples * self._part.reports_metrics
         assert totals is not None
+        if self._whole_batch is not None:
+            totals[0] += self._whole_batch.end_evaluation()
         flat = all_reduce_sum(self._part.group, torch.cat([samples, *totals]))
         samples, *totals = torch.split(flat, [1, *(total.numel() for total in totals)])
         means = {m.name: m.finish(total.cpu()) for m, total in zip(self._metrics, totals, strict=True)}
@@ -191,3 +209,7 @@ class Trainer:
             readable, self._unread_report = self._unread_report, report
         if self._scales_loss and readable is not None:
             self._loss_scale.update(readable.outcome.finite)
+
+
+def _is_measured(step: int) -> bool:
+    return step % (_MEASURED_STEPS // 4 if step < _FIRST_STEPS else _MEASURED_STEPS) == 0

@@ -10,8 +10,10 @@ from onecurve.describe.plan import Plan
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
+from onecurve.job.full_parameter import FullParameterOptimizer
 from onecurve.job.layerwise import LayerWise
 from onecurve.job.optimizer import OptimizerFactory, refuse_if_not_shardable
+from onecurve.train.full_matrices import FullMatrices
 from onecurve.train.step_report import StepReport, gradient_factor, not_finite
 
 
@@ -30,6 +32,8 @@ class OptimizerUpdate:
         """Which parameters this rank counts in norms, by the parameters that have a gradient."""
         if isinstance(self.optimizer, LayerWise):
             self.optimizer.reduce_squares = self._reduce_squares
+        if isinstance(self.optimizer, FullParameterOptimizer):
+            FullMatrices(local_tensors, group).attach(self.optimizer)
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.skips_on_device = device.asynchronous and can_skip_on_device(self.optimizer)
         """True if the device itself skips a bad step, so that the host continues without reading the outcome."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils import _pytree as pytree
 
 from onecurve.data.order import round_bounds
 from onecurve.data.training_data import TrainingData
@@ -25,7 +26,8 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
-from onecurve.job.objective import objective_of
+from onecurve.job.objective import objective_of, weigh
+from onecurve.job.whole_batch import WholeBatchLoss, splittable
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
@@ -192,6 +194,7 @@ class References:
                 self._loss,
                 after_step,
                 lambda step, parameter: self._job.staleness.applies(step + 1) and id(parameter) in rows,
+                (self._embed, self._joint_loss) if isinstance(self._job.loss, WholeBatchLoss) else None,
             )
         result = ReferenceRun(tuple(losses), tuple(differences), time.monotonic() - began)
         self._file(variant, run).write_text(json.dumps(to_plain(result)))  # last: it says that the run is complete
@@ -241,7 +244,7 @@ class References:
 
         with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
             first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
-            LossTrial(infer=infer, read=read).refuse_unsplittable(self._job.loss, first, infer(first))
+            LossTrial(infer=infer, read=read).refuse_unsplittable(splittable(self._job.loss), first, infer(first))
 
     def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
         size = self._job.global_batch
@@ -259,6 +262,23 @@ class References:
         with self._expected.watch_draws():
             weighted = objective_of(self._job.loss)(micro.forward(module), micro)
         return weighted.sum, weighted.count
+
+    def _embed(self, module: nn.Module, micro: MicroBatch) -> Any:
+        assert isinstance(self._job.loss, WholeBatchLoss)
+        with self._expected.watch_draws():
+            return self._job.loss.embeddings(micro.forward(module))
+
+    def _joint_loss(self, embeddings: Sequence[Any], micros: Sequence[MicroBatch]) -> tuple[Tensor, Tensor | float]:
+        assert isinstance(self._job.loss, WholeBatchLoss)
+        samples = sum(micro.samples for micro in micros)
+        value = self._job.loss.of_embeddings(_together(embeddings), _together([micro.target for micro in micros]))
+        weighted = weigh(value, samples)
+        return weighted.sum * (samples / weighted.count), samples
+
+
+def _together(parts: Sequence[Any]) -> Any:
+    """Values of several micro-batches; those without samples are the same in all."""
+    return pytree.tree_map(lambda *each: torch.cat(each) if each[0].dim() else each[0], *parts)
 
 
 def _larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
