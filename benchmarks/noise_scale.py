@@ -3,7 +3,8 @@
 `python benchmarks/noise_scale.py --json` trains the examples gpt and resnet with a grid of batch sizes, each with
 several learning rates, until they reach the same loss. The steps S that a batch of B needs are fitted by
 S = S_min · (1 + knee / B). It prints, for each example, `knee`, `noise_scale` (what `onecurve why` says of a run with
-the default batch that reaches this loss) and `ratio` of the two.
+the example's batch and the best learning rate that reaches this loss) and `ratio` of the two. The batches of resnet
+begin with 32: with fewer samples, batch norm makes it another model.
 """
 
 import argparse
@@ -24,8 +25,22 @@ JOB = Path(__file__).parent / "noise_job.py"
 RATES = (0.0625, 0.125, 0.25, 0.5, 1.0, 2.0)
 """Learning rates that are tried, over lr · sqrt(batch / default batch)."""
 EXAMPLES = {
-    "gpt": {"lr": 3e-3, "batch": 32, "steps": 240, "plan": "mb4×8", "batches": (4, 8, 16, 32, 64, 128, 256)},
-    "resnet": {"lr": 0.1, "batch": 64, "steps": 100, "plan": "mb16×4", "batches": (32, 64, 128, 256, 512)},
+    "gpt": {
+        "lr": 3e-3,
+        "batch": 32,
+        "loss": 2.4,
+        "steps": 240,
+        "plan": "mb4×8",
+        "batches": (4, 8, 16, 32, 64, 128, 256),
+    },
+    "resnet": {
+        "lr": 0.1,
+        "batch": 64,
+        "loss": 0.17,
+        "steps": 100,
+        "plan": "mb16×4",
+        "batches": (32, 64, 128, 256, 512),
+    },
 }
 CORES = sorted(os.sched_getaffinity(0))
 
@@ -44,30 +59,32 @@ def main() -> None:
 
 def measure(example: str, folder: Path) -> dict[str, object]:
     facts = EXAMPLES[example]
-    whole = folder / "noise"
-    start(example, facts["lr"], facts["batch"], facts["steps"], whole, facts["plan"]).wait()
-    target = smoothed(losses(whole), facts["batch"])[-1]
-    why = [sys.executable, "-m", "onecurve", "why", str(whole), "--json"]
-    noise = json.loads(subprocess.run(why, check=True, capture_output=True, text=True).stdout)["noise_scale"]
-    say(f"{example}: noise scale {noise:.1f} samples, loss {target:.4f}")
-    steps = {}
+    steps, best_rates = {}, {}
     with ThreadPoolExecutor(len(CORES)) as pool:
         for batch in facts["batches"]:
             rates = [facts["lr"] * factor * math.sqrt(batch / facts["batch"]) for factor in RATES]
             most = max(80, 6 * facts["steps"] * facts["batch"] // batch)
-            needed = pool.map(lambda rate: steps_until(target, example, rate, batch, most, folder), rates)  # noqa: B023
+            trained = [folder / f"{batch}-{rate:.4g}" for rate in rates]
+            needed = pool.map(
+                lambda rate, out: steps_until(facts["loss"], example, rate, batch, most, out, f"mb{batch}"),  # noqa: B023
+                rates,
+                trained,
+            )
             tried = dict(zip(rates, needed, strict=True))
-            rate = min(tried, key=lambda rate: tried[rate])
+            rate = best_rates[batch] = min(tried, key=lambda rate: tried[rate])
             steps[batch] = tried[rate]
             say(f"  batch {batch}: {tried[rate]} steps at lr={rate:.3g}  ({[tried[rate] for rate in rates]})")
+    out, batch = folder / "noise", facts["batch"]
+    steps_until(facts["loss"], example, best_rates[batch], batch, 4 * facts["steps"], out, facts["plan"])
+    why = [sys.executable, "-m", "onecurve", "why", str(out), "--json"]
+    noise = json.loads(subprocess.run(why, check=True, capture_output=True, text=True).stdout)["noise_scale"]
     knee, least = fitted({batch: needed for batch, needed in steps.items() if math.isfinite(needed)})
     return {"noise_scale": noise, "knee": knee, "ratio": noise / knee, "least_steps": least, "steps": steps}
 
 
-def steps_until(target: float, example: str, rate: float, batch: int, most: int, folder: Path) -> float:
+def steps_until(target: float, example: str, rate: float, batch: int, most: int, out: Path, plan: str) -> float:
     """Steps after which the smoothed loss reaches the target; infinity if it does not within `most`."""
-    out = folder / f"{batch}-{rate:.4g}"
-    process = start(example, rate, batch, most, out, f"mb{batch}")
+    process = start(example, rate, batch, most, out, plan)
     while True:
         ended = process.poll() is not None
         reached = [step for step, loss in enumerate(smoothed(losses(out), batch), 1) if loss <= target]
@@ -84,7 +101,9 @@ def start(example: str, rate: float, batch: int, steps: int, out: Path, plan: st
     arguments = [f"example={example}", f"lr={rate}", f"batch={batch}", f"steps={steps}"]
     command = [sys.executable, "-m", "onecurve", "run", str(JOB), *arguments, "--plan", plan, "--no-check"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen([*command, "--out", str(out), "--json"], env=environment, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [*command, "--out", str(out), "--json"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 def losses(run: Path) -> list[float]:

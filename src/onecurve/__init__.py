@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onecurve import data, params
+    from onecurve import data, nn, params
     from onecurve.describe.cluster import Cluster
     from onecurve.describe.errors import OnecurveError
     from onecurve.describe.plan import Plan
@@ -78,6 +78,7 @@ __all__ = [
     "load",
     "loss",
     "metric",
+    "nn",
     "params",
     "plan",
     "predict",
@@ -126,7 +127,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name in ("loss", "metric"):
         value: Any = import_module(f"onecurve.job.{name}")
-    elif name in ("data", "params"):
+    elif name in ("data", "nn", "params"):
         value = import_module(f"onecurve.{name}")
     elif name in _HOME_OF:
         value = getattr(import_module(f"onecurve.{_HOME_OF[name]}"), name)

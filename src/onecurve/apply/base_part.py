@@ -17,6 +17,7 @@ from onecurve.device.local_tensor import LocalTensor, local_tensor_of
 from onecurve.device.precision import master_dtype
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import BatchNorm
+from onecurve.model.adapters import frozen_base
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.materialize import Materializer
 
@@ -45,6 +46,8 @@ class BasePart:
         self._averages_statistics = batch_norm == "local" and mesh.data_group is not None
         self._mesh = mesh
         self._state_dict_names = set(self.module.state_dict())
+        self.unsaved = frozen_base(self.module)
+        """Names of parameters that are not saved: the frozen base of a model with adapters."""
         if batch_norm == "sync":
             tensor_parallel = mesh.tensor_mesh is not None
             sync_batch_norm.synchronize(self.module, mesh.data_group, tensor_parallel=tensor_parallel)

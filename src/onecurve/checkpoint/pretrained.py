@@ -2,12 +2,13 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 
 from onecurve.describe.convert import from_json
@@ -17,12 +18,19 @@ from onecurve.device.local_tensor import LocalTensor
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_INDEX_BYTES = 1 << 26
 _MAX_LISTED_NAMES = 5
+_SAMPLES, _SAMPLE_BYTES = 64, 1 << 14
 
 
-def load_weights(path: Path, local_tensors: Sequence[LocalTensor], aliases: Mapping[str, str]) -> str:
+def load_weights(
+    path: Path,
+    local_tensors: Sequence[LocalTensor],
+    names: Mapping[str, Sequence[str]],
+    may_be_missing: Collection[str] = (),
+) -> str:
     """Fill the local tensors from `path`; return a message that names the tensors without a match, or "".
 
-    `aliases` maps every name of a tensor to its first name: a tied weight may be stored under any of its names.
+    `names`: every name that a stored tensor may have → the names of the tensors that it fills. A tied weight may be
+    stored under any of its names. `may_be_missing`: tensors that the file need not have.
     """
     by_name = {local_tensor.name: local_tensor for local_tensor in local_tensors}
     missing, unknown = set(by_name), []
@@ -30,20 +38,19 @@ def load_weights(path: Path, local_tensors: Sequence[LocalTensor], aliases: Mapp
         for file in _files(path):
             opened = stack.enter_context(_open(file))
             for stored_name in opened.keys():  # noqa: SIM118
-                name = aliases.get(stored_name)
-                if name not in by_name:
+                filled = set(names.get(stored_name, ())) & set(by_name)
+                if not filled:
                     unknown.append(stored_name)
-                    continue
-                assert name is not None
-                _fill(by_name[name], opened, stored_name, file)
-                missing.discard(name)
+                for name in filled:
+                    _fill(by_name[name], opened, stored_name, file)
+                    missing.discard(name)
     if len(missing) == len(by_name):
         raise OnecurveError(
             f"{path}: no tensor name matches the model's (it has {', '.join(unknown[:3])}; the model has "
             f"{', '.join(list(by_name)[:3])}); rename its tensors to the model's names"
         )
     messages = []
-    if missing:
+    if missing := missing - set(may_be_missing):
         messages.append(f"not in {path}, so initialized by the model's constructor: {_list_names(sorted(missing))}")
     if unknown:
         messages.append(f"in {path} but not in the model, so ignored: {_list_names(sorted(unknown))}")
@@ -53,6 +60,19 @@ def load_weights(path: Path, local_tensors: Sequence[LocalTensor], aliases: Mapp
 def _list_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MAX_LISTED_NAMES} more" if len(names) > _MAX_LISTED_NAMES else ""
     return ", ".join(names[:_MAX_LISTED_NAMES]) + more
+
+
+def weights_digest(path: Path) -> str:
+    """A digest of samples of all files with weights, which differs for other weights in practice."""
+    digest = xxhash.xxh3_64()
+    for file in _files(path):
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            for number in range(_SAMPLES):
+                opened.seek(max(0, size - _SAMPLE_BYTES) * number // (_SAMPLES - 1))
+                digest.update(opened.read(_SAMPLE_BYTES))
+        digest.update(str(size).encode())
+    return digest.hexdigest()
 
 
 def _files(path: Path) -> Iterator[Path]:

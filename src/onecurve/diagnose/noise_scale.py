@@ -3,15 +3,18 @@
 The squared norm of a mean gradient over b samples is on average |G|² + tr(Σ)/b, where G is the true gradient and Σ the
 covariance of single ones. From two sizes, a part of the batch and all of it, both terms follow; the noise scale is
 tr(Σ)/|G|² (McCandlish et al., "An Empirical Model of Large-Batch Training"). Both terms are averaged over many steps
-before they are divided: in a single step, either can be negative.
+before they are divided: in a single step, either can be negative. The scale grows while the loss falls; what counts for
+a training is its mean over the steps, so it is computed for several parts of a run.
 """
 
 from array import array
+from itertools import pairwise
 
 from onecurve.describe.record import StepRecord
 
 _LEAST_STEPS = 10
 """Fewer measured steps say little."""
+_MOST_PARTS = 6
 
 
 class NoiseHistory:
@@ -30,10 +33,15 @@ class NoiseHistory:
 
     @property
     def scale(self) -> float | None:
-        """In samples, over the second half of the run, because it grows while the loss falls; None if it is not known,
-        or if the gradients have no common direction."""
-        begin = len(self._noise) // 2
-        noise, signal = sum(self._noise[begin:]), sum(self._signal[begin:])
-        if len(self._noise) - begin < _LEAST_STEPS or noise <= 0 or signal <= 0:
-            return None
-        return noise / signal
+        """In samples, the mean over parts of the run; None if it is not known, or if the gradients of a part have no
+        common direction."""
+        measured = len(self._noise)
+        parts = min(_MOST_PARTS, measured // _LEAST_STEPS)
+        edges = [measured * part // parts for part in range(parts + 1)] if parts else []
+        scales = []
+        for begin, end in pairwise(edges):
+            noise, signal = sum(self._noise[begin:end]), sum(self._signal[begin:end])
+            if noise <= 0 or signal <= 0:
+                return None
+            scales.append(noise / signal)
+        return sum(scales) / len(scales) if scales else None

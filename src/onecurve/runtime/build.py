@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from onecurve.apply.base_part import BasePart
 from onecurve.apply.process_mesh import ProcessMesh, make_mesh
 from onecurve.checkpoint.pretrained import load_weights
 from onecurve.checkpoint.weights import refuse_unsupported_dtypes
@@ -29,6 +30,7 @@ from onecurve.device.device import (
 from onecurve.device.world import World
 from onecurve.estimate.memory import refuse_if_too_large, state_bytes
 from onecurve.job.job import Job
+from onecurve.model.adapters import has_adapters
 from onecurve.model.deferred import DeferredModel
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_profile import optimizer_tensors
@@ -143,7 +145,8 @@ class RunBuilder:
             checkpoints = Checkpoints(
                 job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change, kept
             )
-        if knows_facts and not settings.manual and checkpoints is not None and checkpoints.exist():
+        is_saved = checkpoints is not None and checkpoints.exist() and not has_adapters(deferred.module)
+        if knows_facts and not settings.manual and is_saved:
             deferred = replace(deferred, is_filled_later=True)
         straggler = StragglerDetector(plan, data_rank, settings.waited, settings.on_straggler)
         assembly = self._assemble(resolved, mesh, device, process, deferred, checkpoints, straggler, world)
@@ -165,8 +168,8 @@ class RunBuilder:
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
             warnings.append(job.staleness.note)
         warnings += [note_of_workers(job), process.data.note]
-        if resumed is None and job.weights is not None:
-            warnings.append(load_weights(Path(job.weights), assembly.part.state_dict_tensors, process.first_name_of))
+        if job.weights is not None and (resumed is None or assembly.part.unsaved):
+            warnings.append(_load_weights(Path(job.weights), assembly.part, process, resumed is not None))
         assembly.part.drop_gathered()
         self._facts = process.facts(resolved)
         settings.on_facts()
@@ -292,6 +295,13 @@ class RunBuilder:
         refuse_change_without_effect(resumed.changes, best, step, steps)
         process.loaders.training.start(step, position, steps)
         return steps
+
+
+def _load_weights(path: Path, part: BasePart, process: JobProcess, resumed: bool) -> str:
+    """Load the initial weights; in a run that was resumed, those that its checkpoint does not have."""
+    tensors = [tensor for tensor in part.state_dict_tensors if not resumed or tensor.name in part.unsaved]
+    adapters = {tensor.name for tensor in tensors} - part.unsaved if part.unsaved else set()
+    return load_weights(path, tensors, process.stored_names, may_be_missing=adapters)
 
 
 def _try_metrics(assembly: Assembly | ManualAssembly, loaders: Loaders) -> None:

@@ -2,12 +2,14 @@
 
 import logging
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
 from torch import nn
 
+from onecurve.checkpoint.pretrained import weights_digest
 from onecurve.data.training_data import TrainingData
 from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
@@ -15,6 +17,7 @@ from onecurve.job.optimizer import Optimizer, OptimizerFactory
 from onecurve.job.schedule import Schedule
 from onecurve.job.staleness import Staleness
 from onecurve.job.whole_batch import WholeBatchLoss
+from onecurve.model.adapters import has_adapters
 
 _log = logging.getLogger(__name__)
 
@@ -40,8 +43,14 @@ def fingerprint(job: Job, model: nn.Module, data: TrainingData) -> dict[str, str
         "buffers": str(job.buffers),
         "seed": str(job.seed),
         **({"ema": str(job.ema)} if job.ema is not None else {}),
+        **({"base": _base(job)} if has_adapters(model) else {}),
         **({"tables": tables} if (tables := _tables(model, job.staleness)) else {}),
     }
+
+
+def _base(job: Job) -> str:
+    """The weights of the base of a model with adapters, which checkpoints do not have."""
+    return weights_digest(Path(job.weights)) if job.weights is not None else "built by the model"
 
 
 def _tables(model: nn.Module, staleness: Staleness) -> str:

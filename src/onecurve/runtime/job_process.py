@@ -10,6 +10,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.world import World
 from onecurve.job.job import Job
+from onecurve.model.adapters import stored_names
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.runtime.assembly import TrialResults, first_names, refuse_sparse_gradients, refuse_unmatched_groups
 from onecurve.runtime.data_cache import open_cache
@@ -38,8 +39,8 @@ class JobProcess:
         refuse_unmatched_groups(job, deferred)
         refuse_sparse_gradients(deferred)
         self.fingerprint: Mapping[str, str] = fingerprint(job, deferred.module, self.data)
-        self.first_name_of = first_names(deferred.module)
-        """Every name of a parameter or buffer → the first name of the same tensor."""
+        self.stored_names = stored_names(deferred.module, first_names(deferred.module))
+        """Every name that a tensor may have in a file of weights → the names of the tensors that it fills."""
         self.parameters = deferred.parameters
         self.model_messages = deferred.messages
 

@@ -13,7 +13,13 @@ def saved_tensors(part: BasePart) -> list[LocalTensor]:
     """Return what a checkpoint holds: the model's state_dict, and parameters that the state_dict leaves out."""
     in_state_dict = part.state_dict_tensors
     names = {tensor.name for tensor in in_state_dict}
-    return [*in_state_dict, *(tensor for tensor in part.parameters if tensor.name not in names)]
+    tensors = [*in_state_dict, *(tensor for tensor in part.parameters if tensor.name not in names)]
+    return [tensor for tensor in tensors if tensor.name not in part.unsaved]
+
+
+def written_tensors(part: BasePart) -> list[LocalTensor]:
+    """Return what a file of weights holds: the model's state_dict, without the frozen base of a model with adapters."""
+    return [tensor for tensor in part.state_dict_tensors if tensor.name not in part.unsaved]
 
 
 def write_weights_of(checkpoint: Checkpoint, part: BasePart, path: Path) -> None:

@@ -27,7 +27,7 @@ from onecurve.job.weighted import Weighted
 from onecurve.params.row_client import RowsLostError
 from onecurve.runtime.checkpoints import ListTensors, train_state_of
 from onecurve.runtime.memory_account import memory_components
-from onecurve.runtime.model_tensors import saved_tensors, write_weights_of
+from onecurve.runtime.model_tensors import saved_tensors, write_weights_of, written_tensors
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.saved_rows import SavedRows
 from onecurve.runtime.step_account import StepAccount
@@ -206,7 +206,7 @@ class Run:
         self._part.sync_buffers()
         writer = self.world.rank == 0
         with self._averaged():
-            save_weights(self._part.state_dict_tensors, Path(path), writer=writer, on_progress=on_progress)
+            save_weights(written_tensors(self._part), Path(path), writer=writer, on_progress=on_progress)
 
     def save_best(self, path: str | Path) -> None:
         """Write the weights of the best evaluation so far as one safetensors file. All ranks must call it.

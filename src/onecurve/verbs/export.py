@@ -24,7 +24,7 @@ from onecurve.model.deferred import defer_init
 from onecurve.runs.folder import HUGGING_FACE, RunOrigin, read_origin
 from onecurve.runtime.build import build_run
 from onecurve.runtime.run_settings import RunSettings
-from onecurve.verbs.run_checkpoint import find_checkpoint
+from onecurve.verbs.run_checkpoint import find_checkpoint, with_saved_weights
 
 Format = Literal["safetensors", "hf", "int8"]
 _DEFAULT_NAMES = {"safetensors": "model.safetensors", "hf": "hf", "int8": "model-int8.safetensors"}
@@ -125,7 +125,8 @@ def _write_int8(tensors: Mapping[str, LazyTensor], job: Job, path: Path) -> None
 
 def _losses(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
     """Return the evaluation loss with the original and with the quantized weights."""
-    with build_run(replace(job, weights=None, params=None), default_plan(job.global_batch, 1), RunSettings()) as run:
+    job = replace(with_saved_weights(job), params=None)
+    with build_run(job, default_plan(job.global_batch, 1), RunSettings()) as run:
         run.load_model(checkpoint)
         loss = run.evaluate().loss
         Int8(run.model).quantize_model(run.model)

@@ -26,6 +26,7 @@ from onecurve.launch.stop import Stop
 from onecurve.runtime.build import RunBuilder
 from onecurve.runtime.run import Run
 from onecurve.runtime.run_settings import RunSettings
+from onecurve.verbs.run_checkpoint import with_saved_weights
 
 Work = Callable[[World, Stop, Generation], str]
 
@@ -95,7 +96,7 @@ def _row_of(number: int, samples: int) -> Callable[[Tensor], Tensor]:
 @contextmanager
 def _loaded(asked: InferenceRequest, job: Job, world: World) -> Iterator[tuple[Run, Checkpoint]]:
     """The run with the weights of the checkpoint."""
-    job = replace(job, weights=None, params=None, save=None, cache=None)
+    job = replace(with_saved_weights(job), params=None, save=None, cache=None)
     checkpoint = Checkpoint(open_store(asked.checkpoints), asked.checkpoint)
     with RunBuilder(job, RunSettings()).build(asked.plan, world) as run:
         run.load_model(checkpoint)

@@ -6,10 +6,14 @@ import torch
 from torch import nn
 
 from onecurve.checkpoint.export import lazy_tensors_of
+from onecurve.checkpoint.pretrained import load_weights
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.local_tensor import local_tensor_of
 from onecurve.job.embedding import tables_of
 from onecurve.job.script import load_job
+from onecurve.model.adapters import frozen_base, stored_names
 from onecurve.model.recorder import build_real
+from onecurve.runtime.assembly import first_names
 from onecurve.verbs.run_checkpoint import find_checkpoint, origin_of
 
 
@@ -50,7 +54,11 @@ def load(run: str | Path, *, best: bool = False, device: str | torch.device = "c
                 _refuse_another_shape(name, tensor, saved[name].shape, folder)
                 tensor.copy_(saved[name].read())
                 filled.add(id(tensor))
-    missing = [name for name, tensor in tensors.items() if id(tensor) not in filled]
+    base = frozen_base(model)
+    if base and job.weights is not None:
+        local = [local_tensor_of(name, tensor, True) for name, tensor in tensors.items() if name in base]
+        load_weights(Path(job.weights), local, stored_names(model, first_names(model)))
+    missing = [name for name, tensor in tensors.items() if id(tensor) not in filled and name not in base]
     if missing:
         raise OnecurveError(f"{checkpoint.where}: it has no {missing[0]}; the run's script has changed")
     return model.to(device).eval()

@@ -1,12 +1,16 @@
 """Which checkpoint of a run is meant, and the job that it belongs to."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.location import open_store
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.job import Job
+from onecurve.model.adapters import has_adapters
+from onecurve.model.deferred import defer_init
 from onecurve.runs.folder import CHECKPOINTS, RunOrigin, read_origin
 
 
@@ -43,3 +47,11 @@ def origin_of(folder: Path, arguments: Sequence[str] = ()) -> RunOrigin:
     given = {argument.partition("=")[0]: argument for argument in arguments}
     kept = [argument for argument in origin.arguments if argument.partition("=")[0] not in given]
     return RunOrigin(origin.script, (*kept, *given.values()), origin.checkpoints)
+
+
+def with_saved_weights(job: Job) -> Job:
+    """The job without initial weights, which a checkpoint replaces; with those of the base if the model has adapters,
+    because a checkpoint has only these."""
+    if job.weights is None or has_adapters(defer_init(job.model, job.seed).module):
+        return job
+    return replace(job, weights=None)

@@ -28,6 +28,7 @@ from onecurve.job.script import load_job
 from onecurve.job.trial import trial_job
 from onecurve.launch.launcher import Launcher
 from onecurve.launch.stop import Stop
+from onecurve.model.adapters import has_adapters
 from onecurve.report.intervals import Intervals
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
@@ -278,7 +279,7 @@ def _write_origin(run: Run, out: Path, request: RunRequest, proof: str) -> None:
     origin = RunOrigin(str(Path(request.script).resolve()), request.arguments, location, run.changes, proof)
     replace_file(out / ORIGIN, [to_json(to_document(origin)).encode()])
     replace_file(out / PLAN, [to_toml(run.plan).encode()])
-    save_configuration(run.model, run.job.weights, out / HUGGING_FACE)
+    save_configuration(run.model, run.job.weights, out / HUGGING_FACE, adapters=has_adapters(run.model))
 
 
 def _say_ended(summary: RunSummary, quiet: bool) -> RunSummary:
