@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.job.notebook import notebook_cells, write_script
 
 if TYPE_CHECKING:
     from onecurve.job.job import Job
 
-Script: TypeAlias = "str | Path | Callable[..., Job]"
-"""The Python file that defines job(), or that function itself."""
+Script: TypeAlias = "str | Path | Job | Callable[..., Job]"
+"""The Python file that defines job(), or that function itself; in a notebook also a Job that a cell assigns."""
 
 importing: list[Path] = []
 """Scripts that are being imported."""
@@ -30,12 +31,14 @@ def script_path(script: Script, verb: str) -> Path:
             "under if __name__ == '__main__':"
         )
     path = Path(script) if isinstance(script, str | Path) else _file_of(script)
+    if path is None and notebook_cells() is not None and _is_of_notebook(script):
+        path = write_script(script)
     if path is None:
         name = getattr(script, "__qualname__", None)
         given = f"the function {name!r}" if name else f"an object of type {type(script).__name__}"
         raise OnecurveError(
             f"{verb}: got {given}; ranks are new processes that import a file, so give the path of the Python file "
-            "that defines job(), or a function named 'job' at the top level of a file"
+            "that defines job(), or a function named 'job' at the top level of a file or in a cell of a notebook"
         )
     refuse_missing(path)
     return path
@@ -68,6 +71,11 @@ def refuse_missing(path: Path) -> None:
     if not path.is_file():
         problem = "it is a folder" if path.is_dir() else "no such file"
         raise OnecurveError(f"{path}: {problem}; give the Python file that defines job()")
+
+
+def _is_of_notebook(job: object) -> bool:
+    """True for a function of a cell, and for a Job."""
+    return getattr(job, "__module__", "") == "__main__" or type(job).__module__ == "onecurve.job.job"
 
 
 def _file_of(function: object) -> Path | None:

@@ -23,6 +23,7 @@ from onecurve.report.check_table import CheckTable
 from onecurve.report.log import is_verbose
 from onecurve.verbs.check_journal import CheckJournal
 from onecurve.verbs.program import PROGRAM
+from onecurve.verbs.shown import ShownCheck
 
 _STEPS: dict[Precision, int] = {"fp64": 4, "fp32": 50}
 _MAX_DEFAULT_RANKS = 4
@@ -37,7 +38,7 @@ def check(
     steps: int | None = None,
     precision: Precision = "fp64",
     quiet: bool = False,
-) -> CheckResult | None:
+) -> ShownCheck | None:
     """Prove that the job of a script computes the same, split by each plan, as on one device. `onecurve check` does it.
 
     A plan that fails or makes no progress does not end the check: the others are still compared.
@@ -78,6 +79,11 @@ def check(
         quiet=quiet,
         verbose=is_verbose(),
     )
+    result = _check(request)
+    return ShownCheck(**vars(result)) if result is not None else None
+
+
+def _check(request: CheckRequest) -> CheckResult | None:
     if is_rank_of_launcher() or request.ranks == 1:
         return _check_here(request)
     with (

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from onecurve.data.training_data import open_data
-from onecurve.describe.advice import Advice
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
@@ -18,6 +17,7 @@ from onecurve.planner.planner import Planner
 from onecurve.report.advice import plan_file
 from onecurve.runtime.manual import refuse_manual_backward
 from onecurve.verbs.probe import probe_this_host
+from onecurve.verbs.shown import ShownAdvice
 
 
 def plan(
@@ -29,7 +29,7 @@ def plan(
     price: float | None = None,
     out: str | Path | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> Advice:
+) -> ShownAdvice:
     """Find the best way to split the job of a script on a cluster, as `onecurve plan` does. Needs no accelerator.
 
     Args:
@@ -67,7 +67,7 @@ def plan(
     advice = replace(planner.advice(str(path)), machines_source=source_of(cluster))
     if out is not None and advice.best is not None:
         Path(out).write_text(plan_file(advice), encoding="utf-8")
-    return advice
+    return ShownAdvice(**vars(advice))
 
 
 def _with_price(cluster: Cluster, price: float | None) -> Cluster:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,9 +34,11 @@ from onecurve.runs.folder import CHECKPOINTS, MEETING, PLAN, records_file, refus
 from onecurve.verbs.command_start import command_start
 from onecurve.verbs.crews import HostCrew
 from onecurve.verbs.hosts import Hosts, joined_hosts
+from onecurve.verbs.notebook_progress import in_notebook, shown_progress
 from onecurve.verbs.program import PROGRAM
 from onecurve.verbs.run_hosts import HostsRun
 from onecurve.verbs.run_loop import LoopRun
+from onecurve.verbs.shown import TrainedRun
 from onecurve.verbs.trackers import check_names
 
 _MIN_STEPS_TO_CALIBRATE = 20
@@ -59,7 +62,7 @@ def run(
     track: str | Sequence[str] = (),
     metrics: int | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> RunSummary | None:
+) -> TrainedRun | None:
     """Train the job of a script, as `onecurve run` does.
 
     A script that has no `job()` but calls `onecurve.prepare` is run as a program, on every rank.
@@ -98,8 +101,9 @@ def run(
         say: A function that is called with short texts about what is being planned. Default: they are dropped.
 
     Returns:
-        How the run ended: its loss, evaluation, number of steps and seconds. None where rank 0 is not: on other hosts,
-        and on other ranks of torchrun, srun and mpirun.
+        How the run ended: its loss, evaluation, number of steps and seconds. `records()` returns the records of its
+        steps, and `plot()` its loss curve for a notebook. None where rank 0 is not: on other hosts, and on other ranks
+        of torchrun, srun and mpirun.
 
     Example::
 
@@ -133,12 +137,15 @@ def run(
         _refuse_options_of_jobs(request, precision, out)
         LoopRun(script, arguments, chosen, ranks).run(joined, say)
         return None
-    summary = _train(request, joined, chosen, ranks, precision, say)
-    if summary is not None:
-        records = JsonLines(records_file(folder, 0))
-        records.write(ExitRecord(request.begin, time=time.time()))
-        records.close()
-    return summary
+    shows = not quiet and in_notebook()
+    with shown_progress(folder) if shows else nullcontext():
+        summary = _train(replace(request, quiet=quiet or shows), joined, chosen, ranks, precision, say)
+    if summary is None:
+        return None
+    records = JsonLines(records_file(folder, 0))
+    records.write(ExitRecord(request.begin, time=time.time()))
+    records.close()
+    return TrainedRun(**vars(summary))
 
 
 def _train(
