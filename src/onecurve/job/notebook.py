@@ -139,7 +139,8 @@ def _refuse_stale(name: str, definitions: Mapping[str, Definition], order: Mappi
     for needed in _names_when_defined(statement):
         if order.get(needed, 0) > place:
             raise OnecurveError(
-                f"notebook: {needed!r} has changed since {name!r} was defined with it; execute the cell of {name!r} again"
+                f"notebook: {needed!r} has changed since {name!r} was defined with it; execute the cell of {name!r} "
+                "again"
             )
 
 
@@ -150,8 +151,8 @@ def _names_when_defined(statement: ast.stmt) -> Iterator[str]:
         for node in (*statement.decorator_list, *statement.args.defaults, *defaults):
             yield from _names_in(node)
     elif isinstance(statement, ast.ClassDef):
-        for node in (*statement.decorator_list, *statement.bases, *statement.keywords):
-            yield from _names_in(node)
+        for part in (*statement.decorator_list, *statement.bases, *statement.keywords):
+            yield from _names_in(part)
         for inner in statement.body:
             is_definition = isinstance(inner, ast.FunctionDef | ast.ClassDef)
             yield from _names_when_defined(inner) if is_definition else _names_in(inner)
