@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from onecurve.verbs.evaluate import evaluate
     from onecurve.verbs.export import export
     from onecurve.verbs.index import index
+    from onecurve.verbs.int8 import evaluate_int8
     from onecurve.verbs.load import load
     from onecurve.verbs.plan import plan
     from onecurve.verbs.predict import predict
@@ -71,6 +72,7 @@ __all__ = [
     "cosine",
     "data",
     "evaluate",
+    "evaluate_int8",
     "export",
     "index",
     "linear",
@@ -110,6 +112,7 @@ _HOMES = {
     "verbs.evaluate": ("evaluate",),
     "verbs.export": ("export",),
     "verbs.index": ("index",),
+    "verbs.int8": ("evaluate_int8",),
     "verbs.load": ("load",),
     "verbs.plan": ("plan",),
     "verbs.predict": ("predict",),

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from onecurve.describe.errors import OnecurveError
@@ -54,11 +55,48 @@ class _Torchao:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-                from torchao.quantization import Int8WeightOnlyConfig, quantize_
+                from torchao.quantization import (
+                    Int8DynamicActivationInt8WeightConfig,
+                    Int8WeightOnlyConfig,
+                    IntxWeightOnlyConfig,
+                    quantize_,
+                )
+                from torchao.quantization.granularity import PerAxis
         except ImportError:
-            raise OnecurveError("export: int8 needs torchao; run pip install 'onecurve[int8]'") from None
+            raise OnecurveError("int8 needs torchao; run pip install 'onecurve[int8]'") from None
         self.flatten = flatten_tensor_state_dict
-        self._quantize, self._config = quantize_, Int8WeightOnlyConfig()
+        self._quantize = quantize_
+        self._weights, self._dynamic = Int8WeightOnlyConfig(), Int8DynamicActivationInt8WeightConfig()
+        self._rows = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=PerAxis(0))
 
-    def quantize(self, model: nn.Module, **kwargs: Any) -> None:
-        self._quantize(model, self._config, **kwargs)
+    def quantize(self, model: nn.Module, dynamic: bool = False, **kwargs: Any) -> None:
+        """Quantize linear layers. `dynamic`: also their inputs, when they are called."""
+        self._quantize(model, self._dynamic if dynamic else self._weights, **kwargs)
+
+    def quantize_embeddings(self, model: nn.Module) -> None:
+        self._quantize(model, self._rows, filter_fn=lambda module, _: isinstance(module, nn.Embedding))
+
+
+KINDS = ("weight-only", "dynamic")
+"""Kinds of integer inference."""
+
+
+def quantize_for_inference(model: nn.Module, kind: str) -> None:
+    """Quantize the linear layers and embeddings of a model in place. A weight that several of them share is quantized
+    for each."""
+    torchao = _Torchao()
+    torchao.quantize_embeddings(model)
+    torchao.quantize(model, dynamic=kind == "dynamic")
+
+
+def tensor_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters and buffers; those that are shared count once."""
+    tensors = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return sum(map(_bytes, tensors.values()))
+
+
+def _bytes(tensor: Any) -> int:
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return int(tensor.nbytes)
+    names, _ = tensor.__tensor_flatten__()
+    return sum(_bytes(getattr(tensor, name)) for name in names)

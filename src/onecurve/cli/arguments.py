@@ -170,7 +170,11 @@ def _add_evaluate(verbs: Verbs) -> None:
     evaluate.add_argument("run", help="folder of a run, for example runs/gpt")
     evaluate.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job() that are to differ")
     evaluate.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
-    evaluate.add_argument("--plan", metavar="PLAN", help="how to split the model (default: as in the run)")
+    instead = evaluate.add_mutually_exclusive_group()
+    instead.add_argument("--plan", metavar="PLAN", help="how to split the model (default: as in the run)")
+    instead.add_argument(
+        "--int8", action="store_true", help="compare with int8 weights, on one device: loss, size and speed"
+    )
 
 
 def _add_tune(verbs: Verbs) -> None:

@@ -240,9 +240,17 @@ def why_command(chosen: argparse.Namespace) -> int:
 
 
 def evaluate_command(chosen: argparse.Namespace) -> int:
-    from onecurve.report.evaluation import evaluation_lines
+    from onecurve.report.evaluation import evaluation_lines, int8_lines
     from onecurve.verbs.evaluate import evaluate
 
+    if chosen.int8:
+        from onecurve.verbs.int8 import evaluate_int8
+
+        with _progress(chosen.json) as say:
+            compared = evaluate_int8(chosen.run, chosen.arguments, best=chosen.best, say=say)
+        plain = {"version": _JSON_VERSION, "int8": to_plain(compared)}
+        _print_result(int8_lines(compared), plain if chosen.json else None)
+        return 0
     with _progress(chosen.json) as say:
         found = evaluate(chosen.run, chosen.arguments, best=chosen.best, plan=chosen.plan, say=say)
     _print_result(evaluation_lines(found), {"version": _JSON_VERSION, **to_plain(found)} if chosen.json else None)

@@ -17,3 +17,14 @@ class Evaluation:
     evaluation: EvaluationRecord
     test: EvaluationRecord | None = None
     """On the job's test data; None if it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Evaluation:
+    """A model with or without int8 weights."""
+
+    kind: str
+    """`as trained`, `weight-only` (int8 weights) or `dynamic` (int8 weights, and int8 inputs of linear layers)."""
+    bytes: int
+    """Of parameters and buffers."""
+    evaluation: EvaluationRecord

@@ -1,8 +1,10 @@
 """The output of `onecurve evaluate`."""
 
-from onecurve.describe.evaluation import Evaluation
+from collections.abc import Sequence
+
+from onecurve.describe.evaluation import Evaluation, Int8Evaluation
 from onecurve.describe.record import EvaluationRecord
-from onecurve.describe.units import seconds_text
+from onecurve.describe.units import bytes_text, seconds_text
 
 
 def evaluation_lines(found: Evaluation) -> list[str]:
@@ -17,3 +19,18 @@ def evaluation_text(record: EvaluationRecord) -> str:
     return (
         f"{record.kind}: loss {record.loss:.4f}{metrics}  ({record.samples:,} samples, {seconds_text(record.seconds)})"
     )
+
+
+def int8_lines(compared: Sequence[Int8Evaluation]) -> list[str]:
+    """A table of loss, metrics, size and speed."""
+    names = list(compared[0].evaluation.metrics)
+    lines = [
+        f"{'':<18}  {'loss':>8}" + "".join(f"  {name:>10}" for name in names) + f"  {'size':>10}  {'samples/s':>10}"
+    ]
+    for each in compared:
+        record = each.evaluation
+        metrics = "".join(f"  {record.metrics[name]:>10.4f}" for name in names)
+        kind = each.kind if each is compared[0] else f"int8, {each.kind}"
+        speed = record.samples / record.seconds
+        lines.append(f"{kind:<18}  {record.loss:>8.4f}{metrics}  {bytes_text(each.bytes):>10}  {speed:>10,.0f}")
+    return lines

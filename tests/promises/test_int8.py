@@ -1,0 +1,24 @@
+"""A model with int8 weights is compared with itself as it was trained."""
+
+import json
+
+import pytest
+
+from harness import EXAMPLES, onecurve
+
+
+def test_loss_size_and_speed_of_int8(tmp_path) -> None:
+    words = ("width=32", "context=16", "steps=5", "--plan", "mb32", "--no-check", "--out", "run")
+    done = onecurve("run", str(EXAMPLES / "gpt.py"), *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = onecurve("evaluate", "run", "--int8", "--json", cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    trained, weights, dynamic = json.loads(found.stdout)["int8"]
+    assert [each["kind"] for each in (trained, weights, dynamic)] == ["as trained", "weight-only", "dynamic"]
+    for each in (weights, dynamic):
+        assert each["bytes"] < 0.5 * trained["bytes"]
+        loss = each["evaluation"]["loss"]
+        assert loss == pytest.approx(trained["evaluation"]["loss"], rel=0.02)
+        assert loss != trained["evaluation"]["loss"]
+    shown = onecurve("evaluate", "run", "--int8", cwd=tmp_path).stdout
+    assert "samples/s" in shown
