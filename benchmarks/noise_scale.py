@@ -31,7 +31,7 @@ EXAMPLES = {
         "loss": 2.4,
         "steps": 240,
         "plan": "mb4×8",
-        "batches": (4, 8, 16, 32, 64, 128, 256),
+        "batches": (4, 8, 16, 32, 64, 128),
     },
     "resnet": {
         "lr": 0.1,

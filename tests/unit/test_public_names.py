@@ -115,7 +115,7 @@ def small_cluster(*, quiet: bool) -> oc.Cluster:
     return oc.Cluster.of("cpu", 2, 1 << 34, 2)
 
 
-OF_A_RUN = ("export", "why", "status", "evaluate", "load", "predict")
+OF_A_RUN = ("export", "why", "status", "evaluate", "evaluate_int8", "load", "predict")
 
 
 def run_example(name: str) -> None:

@@ -103,8 +103,27 @@ def train_rows(indices: Tensor, shape: TrainShape, cores: Sequence[Tensor]) -> T
 
 
 def full_matrix(shape: TrainShape, cores: Sequence[Tensor]) -> Tensor:
-    """The matrix of a tensor train."""
-    return train_rows(torch.arange(math.prod(shape.rows), device=cores[0].device), shape, cores)
+    """The matrix of a tensor train, [rows, columns]."""
+    found = cores[0].new_ones(1, 1)
+    for core, rank in zip(cores, shape.ranks, strict=False):
+        found = found.reshape(-1, rank) @ core.view(rank, -1)
+    count = len(shape.rows)
+    pairs = found.view([size for pair in zip(shape.rows, shape.columns, strict=True) for size in pair])
+    in_order = pairs.permute(*range(0, 2 * count, 2), *range(1, 2 * count, 2))
+    return in_order.reshape(math.prod(shape.rows), math.prod(shape.columns))
+
+
+def is_cheaper_in_full(shape: TrainShape, samples: int) -> bool:
+    """True if it is faster to build the matrix and multiply by it than to multiply core by core. With many samples it
+    also takes less memory: what is between the cores is then larger than the matrix. Each product with a core is
+    counted twice, because what comes from it is copied into another order."""
+    of_train, of_building, done, built = 0, 0, 1, 1
+    for k, (m, n) in enumerate(zip(shape.rows, shape.columns, strict=True)):
+        before, after = shape.ranks[k], shape.ranks[k + 1]
+        of_train += done * math.prod(shape.rows[k + 1 :]) * before * m * n * after
+        of_building += built * before * m * n * after
+        done, built = done * n, built * m * n
+    return of_building + samples * math.prod(shape.rows) * math.prod(shape.columns) < 2 * samples * of_train
 
 
 @torch.no_grad()

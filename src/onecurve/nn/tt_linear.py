@@ -5,14 +5,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from onecurve.nn.tensor_train import full_matrix, initial_scale, times_train, train_shape
+from onecurve.nn.tensor_train import full_matrix, initial_scale, is_cheaper_in_full, times_train, train_shape
 
 
 class TTLinear(nn.Module):
     """A linear layer whose weight is a tensor train: it has fewer parameters than `torch.nn.Linear`.
 
-    The input is contracted core by core; the full matrix is not built. This saves memory and communication of
-    parameters. It does not save time in general: with high ranks it computes more than a matrix product.
+    This saves memory and communication of parameters, not time. The input is contracted core by core, unless there are
+    so many rows that it takes fewer operations, and less memory, to build the matrix for this product.
 
     Args:
         in_features: Size of each input sample.
@@ -43,7 +43,11 @@ class TTLinear(nn.Module):
             nn.init.uniform_(self.bias, -1 / math.sqrt(self.in_features), 1 / math.sqrt(self.in_features))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = times_train(x.reshape(-1, self.in_features), self.train_shape, list(self.cores))
+        rows, cores = x.reshape(-1, self.in_features), list(self.cores)
+        if is_cheaper_in_full(self.train_shape, len(rows)):
+            y = rows @ full_matrix(self.train_shape, cores)
+        else:
+            y = times_train(rows, self.train_shape, cores)
         y = y.view(*x.shape[:-1], self.out_features)
         return y if self.bias is None else y + self.bias
 

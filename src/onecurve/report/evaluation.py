@@ -24,9 +24,8 @@ def evaluation_text(record: EvaluationRecord) -> str:
 def int8_lines(compared: Sequence[Int8Evaluation]) -> list[str]:
     """A table of loss, metrics, size and speed."""
     names = list(compared[0].evaluation.metrics)
-    lines = [
-        f"{'':<18}  {'loss':>8}" + "".join(f"  {name:>10}" for name in names) + f"  {'size':>10}  {'samples/s':>10}"
-    ]
+    titles = "".join(f"  {title:>10}" for title in (*names, "size", "samples/s"))
+    lines = [f"{'':<18}  {'loss':>8}{titles}"]
     for each in compared:
         record = each.evaluation
         metrics = "".join(f"  {record.metrics[name]:>10.4f}" for name in names)

@@ -10,7 +10,15 @@ from torch import nn
 
 import onecurve as oc
 from onecurve.describe.errors import OnecurveError
-from onecurve.nn.tensor_train import digits, padded_digits
+from onecurve.nn.tensor_train import (
+    digits,
+    full_matrix,
+    is_cheaper_in_full,
+    padded_digits,
+    times_train,
+    train_rows,
+    train_shape,
+)
 
 
 @given(st.integers(1, 5000), st.integers(2, 4))
@@ -26,6 +34,10 @@ def test_a_layer_is_its_matrix(rows: int, columns: int, rank: int, cores: int) -
     linear = oc.nn.TTLinear(rows, columns, rank, cores=cores).double()
     x = torch.randn(2, 3, rows, dtype=torch.float64)
     torch.testing.assert_close(linear(x), nn.functional.linear(x, linear.full_weight(), linear.bias))
+    values = [core.detach() for core in linear.cores]
+    full = full_matrix(linear.train_shape, values)
+    torch.testing.assert_close(times_train(x.flatten(0, 1), linear.train_shape, values), x.flatten(0, 1) @ full)
+    torch.testing.assert_close(train_rows(torch.arange(rows), linear.train_shape, values), full)
     embedding = oc.nn.TTEmbedding(rows, columns, rank, cores=cores).double()
     indices = torch.randint(rows, (4, 2))
     torch.testing.assert_close(embedding(indices), embedding.full_weight()[indices])
@@ -66,3 +78,9 @@ def test_what_cannot_be_compressed_is_refused() -> None:
         oc.nn.compress(model, "0", rank=2)
     with pytest.raises(OnecurveError, match="cores at least 2"):
         oc.nn.TTLinear(4, 4, rank=2, cores=1)
+
+
+def test_few_rows_are_contracted_and_many_use_the_matrix() -> None:
+    shape = train_shape(128, 512, 16, 2, "")
+    assert not is_cheaper_in_full(shape, 1)
+    assert is_cheaper_in_full(shape, 2048)
