@@ -19,7 +19,7 @@ class Points:
         return self.x[index], self.y[index]
 
 
-def job(steps: int = 600) -> oc.Job:
+def job(steps: int = 1200) -> oc.Job:
     return oc.Job(
         model=lambda: nn.Sequential(nn.Linear(64, 64, bias=False), nn.Linear(64, 1)),
         loss=oc.loss.mse,

@@ -26,7 +26,7 @@ class PartSquares:
         self._parameters = [tensor.registered for tensor in trainable]
         self._is_sharded = fsdp_root is not None
         self._factor = 1 / multiplier**2
-        self._sums: list[Tensor] | None = None
+        self._norms: list[Tensor] | None = None
         if fsdp_root is not None:
             for module in fsdp_root.modules():  # type: ignore[attr-defined]
                 if isinstance(module, FSDPModule):
@@ -36,7 +36,7 @@ class PartSquares:
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Measure the gradients of backward."""
-        self._sums = []
+        self._norms = []
         parameters = [] if self._is_sharded else self._parameters
         hooks = [parameter.register_hook(self._add) for parameter in parameters]  # type: ignore[no-untyped-call]
         try:
@@ -47,21 +47,22 @@ class PartSquares:
 
     def take(self, like: Tensor) -> Tensor:
         """The sum over this rank's parts since `measured`, or 0; on the device and in the dtype of `like`."""
-        sums, self._sums = self._sums, None
-        if not sums:
+        norms, self._norms = self._norms, None
+        if not norms:
             return torch.zeros((), dtype=like.dtype, device=like.device)
-        return torch.stack(sums).sum().to(like) * self._factor
+        return torch.stack(norms).double().square().sum().to(like) * self._factor
 
     def _add(self, gradient: Tensor) -> None:
-        if self._sums is not None:
-            self._sums.append(torch.linalg.vector_norm(gradient.detach(), dtype=torch.float64).square())
+        if self._norms is not None:  # one small operation for each gradient: there may be many
+            wide = torch.promote_types(gradient.dtype, torch.float32)
+            self._norms.append(torch.linalg.vector_norm(gradient.detach(), dtype=wide))
 
     def _with_squares(self, group: Any, post_backward: Callable[..., Any]) -> Callable[..., Any]:
         """Look at gradients just before they are reduced. fully_shard has no hook for that."""
 
         @wraps(post_backward)
         def looked(*arguments: Any) -> Any:
-            if self._sums is not None and group.reduce_grads:
+            if self._norms is not None and group.reduce_grads:
                 for parameter in group.fsdp_params:
                     parameter.accumulate_unsharded_grad_if_needed()
                     if (gradient := _unreduced(parameter)) is not None:

@@ -14,7 +14,7 @@ from onecurve.describe.record import StepRecord
 
 _LEAST_STEPS = 10
 """Fewer measured steps say little."""
-_MOST_PARTS = 6
+_MOST_PARTS = 4
 
 
 class NoiseHistory:
@@ -33,15 +33,17 @@ class NoiseHistory:
 
     @property
     def scale(self) -> float | None:
-        """In samples, the mean over parts of the run; None if it is not known, or if the gradients of a part have no
-        common direction."""
-        measured = len(self._noise)
-        parts = min(_MOST_PARTS, measured // _LEAST_STEPS)
-        edges = [measured * part // parts for part in range(parts + 1)] if parts else []
-        scales = []
-        for begin, end in pairwise(edges):
+        """In samples, the mean over the measured steps; None if it is not known, or if the gradients of a part of the
+        run have no common direction. Parts become longer, because the scale changes most at the beginning."""
+        edges = [len(self._noise)]
+        while len(edges) < _MOST_PARTS and edges[0] // 2 >= _LEAST_STEPS:
+            edges.insert(0, edges[0] // 2)
+        if edges[0] < _LEAST_STEPS:
+            return None
+        total = 0.0
+        for begin, end in pairwise([0, *edges]):
             noise, signal = sum(self._noise[begin:end]), sum(self._signal[begin:end])
             if noise <= 0 or signal <= 0:
                 return None
-            scales.append(noise / signal)
-        return sum(scales) / len(scales) if scales else None
+            total += (end - begin) * noise / signal
+        return total / len(self._noise)

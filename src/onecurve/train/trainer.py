@@ -34,7 +34,7 @@ _NOTHING: Upcoming = {}
 _MEASURED_STEPS = 8
 """In one of so many steps, the gradients of parts of the batch are measured."""
 _FIRST_STEPS = 256
-"""The first steps are measured four times as often, for short runs."""
+"""The first steps are measured twice as often, for short runs."""
 
 
 class Trainer:
@@ -212,4 +212,4 @@ class Trainer:
 
 
 def _is_measured(step: int) -> bool:
-    return step % (_MEASURED_STEPS // 4 if step < _FIRST_STEPS else _MEASURED_STEPS) == 0
+    return step % (_MEASURED_STEPS // 2 if step < _FIRST_STEPS else _MEASURED_STEPS) == 0
