@@ -110,7 +110,7 @@ def test_a_pickle_in_any_slot_is_not_executed(saved, tmp_path) -> None:
     torch.save({"weight": torch.zeros(2)}, weights)
     for bad in (pickled, weights.read_bytes(), len(pickled).to_bytes(8, "little") + pickled):
         weights.write_bytes(bad)
-        assert refused(lambda: load_weights(weights, [samples.absent("bias")], {"bias": "bias"}))
+        assert refused(lambda: load_weights(weights, [samples.absent("bias")], {"bias": ["bias"]}))
     assert not evidence.exists()
 
 
@@ -148,7 +148,7 @@ def test_an_index_may_only_name_files_in_its_folder(file: str, tmp_path) -> None
     (folder / "link").symlink_to(tmp_path / "treasure")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"bias": file}}))
     with pytest.raises(OnecurveError, match=r"file in the same folder|file outside"):
-        load_weights(folder, [samples.absent("bias")], {"bias": "bias"})
+        load_weights(folder, [samples.absent("bias")], {"bias": ["bias"]})
 
 
 @pytest.mark.parametrize("count", [1_500, pytest.param(100_000, marks=pytest.mark.slow)])

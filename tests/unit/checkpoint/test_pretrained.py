@@ -10,7 +10,7 @@ from onecurve.checkpoint.pretrained import load_weights
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.mesh import Mesh
 
-NAMES = {name: name for name in samples.SHAPES}
+NAMES = {name: [name] for name in samples.SHAPES}
 
 
 def write_folder(folder: Path, without: str = "", **more: torch.Tensor) -> Path:
@@ -54,7 +54,7 @@ def test_mismatches_are_reported(tmp_path: Path) -> None:
 def test_a_tied_weight_is_found_by_any_of_its_names(tmp_path: Path) -> None:
     save_file({"head.weight": samples.value("embed.weight", 5)}, tmp_path / "one.safetensors")
     tensors = samples.local_tensors(Mesh(), 0, 1)
-    load_weights(tmp_path / "one.safetensors", tensors, {**NAMES, "head.weight": "embed.weight"})
+    load_weights(tmp_path / "one.safetensors", tensors, {**NAMES, "head.weight": ["embed.weight"]})
     assert torch.equal(tensors[0].local, samples.value("embed.weight", 5))
 
 
