@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from onecurve.job.weighted import Weighted
     from onecurve.verbs.batch_test import batch_test
     from onecurve.verbs.check import check
+    from onecurve.verbs.doctor import doctor
     from onecurve.verbs.evaluate import evaluate
     from onecurve.verbs.export import export
     from onecurve.verbs.index import index
@@ -71,6 +72,7 @@ __all__ = [
     "constant",
     "cosine",
     "data",
+    "doctor",
     "evaluate",
     "evaluate_int8",
     "export",
@@ -109,6 +111,7 @@ _HOMES = {
     "job.weighted": ("Weighted",),
     "verbs.batch_test": ("batch_test",),
     "verbs.check": ("check",),
+    "verbs.doctor": ("doctor",),
     "verbs.evaluate": ("evaluate",),
     "verbs.export": ("export",),
     "verbs.index": ("index",),

@@ -61,6 +61,13 @@ def read_value(x):
     return x * x.detach().sum().item()
 
 
+def flatten_uneven(x):
+    part = x[:3]
+    if isinstance(x, DTensor):
+        part = part.redistribute(placements=x.placements)
+    return (part * 2).view(-1, CLASSES)
+
+
 OPERATIONS = {
     "cross-entropy over positions": lambda x: F.cross_entropy(x.view(-1, CLASSES), labels.view(-1)),
     "cross-entropy with class weights": lambda x: F.cross_entropy(x.view(-1, CLASSES), labels.view(-1), weight=weights),
@@ -76,6 +83,7 @@ OPERATIONS = {
     "fill a mask in place": fill_mask,
     "copy into a plain tensor": copy_into_plain_tensor,
     "read a value": read_value,
+    "flatten what is not divided evenly": flatten_uneven,
 }
 MUST_RAISE = {("fill a slice", Shard(1))}
 """The view of a slice along the sharded dimension is a copy."""

@@ -42,3 +42,15 @@ def test_a_run_continues_its_averages_under_another_plan(tmp_path) -> None:
     run("--plan", "mb8", "--out", "plain", "ema=0.0001")  # almost the weights of the last step
     plain = load_file(tmp_path / "plain" / "weights.safetensors")
     assert not torch.allclose(plain["0.weight"], whole["0.weight"], rtol=1e-3)
+
+
+def test_int8_quantizes_the_averages(tmp_path) -> None:
+    done = onecurve("run", AVERAGED, "--plan", "mb8", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    expected = oc.evaluate(tmp_path / "run", plan="mb8").evaluation.loss
+    losses = {each.kind: each.evaluation.loss for each in oc.evaluate_int8(tmp_path / "run")}
+    assert losses["as trained"] == pytest.approx(expected, rel=1e-5)
+    # the weights of the last step have another loss
+    assert losses["weight-only"] == pytest.approx(expected, rel=0.05)
+    exported = oc.export(tmp_path / "run", to="int8", script=AVERAGED)
+    assert exported.exported_loss == pytest.approx(losses["weight-only"], rel=0.05)

@@ -49,10 +49,11 @@ def test_a_notebook_from_plan_to_load(tmp_path) -> None:
     assert "30 of 30 (finished)" in html(CELLS[7])
     assert "<polyline" in html(CELLS[8])
     assert outputs[CELLS[11]][-1]["data"]["text/plain"] == "12"
-    script = (tmp_path / ".onecurve" / "regression.py").read_text()
+    (path,) = (tmp_path / ".onecurve").glob("*/regression.py")
+    script = path.read_text()
     assert "width = 6" in script
     origin = json.loads((tmp_path / "runs" / "first" / "run.json").read_text())
-    assert origin["script"] == str(tmp_path / ".onecurve" / "regression.py")
+    assert origin["script"] == str(path)
 
 
 def test_what_other_processes_cannot_see_is_named(tmp_path) -> None:

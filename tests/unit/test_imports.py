@@ -40,11 +40,24 @@ MAY_IMPORT = {
     "launch": {"describe", "device", "coordination"},
     "hosts": {"describe", "device", "coordination", "launch"},
     "coordination": {"describe"},
+    "health": {"describe", "device", "coordination"},
     "runs": {"describe", "checkpoint"},
     "study": {"describe", "runs"},
     "planner": PLANNER,
     "runtime": RUNTIME,
-    "verbs": {*RUNTIME, "runtime", "prove", "launch", "hosts", "report", "servers", "diagnose", "page", "study"},
+    "verbs": {
+        *RUNTIME,
+        "runtime",
+        "prove",
+        "launch",
+        "hosts",
+        "report",
+        "servers",
+        "diagnose",
+        "page",
+        "study",
+        "health",
+    },
     "cli": {"verbs", "describe", "report"},
 }
 LIBRARIES = {
@@ -72,11 +85,12 @@ LIBRARIES = {
     "launch": {"torch"},
     "hosts": set(),
     "coordination": {"msgspec"},
+    "health": {"torch"},
     "runs": set(),
     "planner": {"torch"},
     "runtime": {"torch", "xxhash"},
     "verbs": {"torch", "rich"},
-    "cli": {"rich"},
+    "cli": {"rich", "shtab"},
 }
 
 

@@ -34,6 +34,7 @@ from onecurve.device.step_clock import step_clock
 
 _aten = torch.ops.aten
 _REDUCTION_NONE, _REDUCTION_MEAN, _REDUCTION_SUM = 0, 1, 2  # at::Reduction
+_UNEVEN = "Cannot flatten unevenly sharded tensor"
 Arguments = tuple[Any, ...]
 Handler = Callable[[OpOverload, Arguments, dict[str, Any]], Any]
 """A function (operation, positional arguments, keyword arguments) → result."""
@@ -230,14 +231,20 @@ def _read_value(operation: OpOverload, arguments: Arguments, _: dict[str, Any]) 
 
 
 def _view(operation: OpOverload, arguments: Arguments, kwargs: dict[str, Any]) -> Any:
-    """A redistributed tensor is contiguous on each rank, whatever strides DTensor remembers, and may need a copy."""
+    """A redistributed tensor is contiguous on each rank, whatever strides DTensor remembers, and may need a copy.
+
+    A dimension that is not divided evenly, such as that of 6 samples over 4 ranks, cannot be flattened: each rank then
+    views the full tensor.
+    """
     try:
         return _default(operation, arguments, kwargs)
-    except (RuntimeError, ValueError):
+    except (RuntimeError, ValueError) as error:
         contiguous = _with_contiguous_local(arguments[0])
-        if contiguous is arguments[0]:
-            raise
-        return _default(operation, (contiguous, *arguments[1:]), kwargs)
+        if contiguous is not arguments[0]:
+            return _default(operation, (contiguous, *arguments[1:]), kwargs)
+        if _UNEVEN in str(error):
+            return run_replicated(operation, arguments, kwargs)
+        raise
 
 
 def _with_contiguous_local(value: Any) -> Any:

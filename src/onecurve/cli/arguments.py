@@ -7,6 +7,8 @@ from typing import TypeAlias
 import onecurve
 from onecurve.cli.commands import (
     check_command,
+    completion_command,
+    doctor_command,
     evaluate_command,
     export_command,
     index_command,
@@ -16,6 +18,7 @@ from onecurve.cli.commands import (
     serve_command,
     status_command,
     tune_command,
+    version_command,
     why_command,
     work_command,
 )
@@ -24,7 +27,9 @@ from onecurve.describe.units import parse_bytes
 
 def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     """Parse the words of a command. `run train.py --ranks 2 lr=1e-4` is allowed, although argparse refuses it."""
-    parser = _parser()
+    if list(words) in (["--version", "--verbose"], ["--verbose", "--version"]):
+        return argparse.Namespace(verb=version_command, verbose=False)
+    parser = command_parser()
     chosen, rest = parser.parse_known_args(words, argparse.Namespace(words=words))
     unknown = [word for word in rest if word.startswith("-")]
     if unknown:
@@ -36,9 +41,15 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     return chosen
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """The parser of all commands, from which the reference and the completion of shells are made too."""
     parser = argparse.ArgumentParser(prog="onecurve", description="One loss curve, any cluster.", allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"onecurve {onecurve.__version__}")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"onecurve {onecurve.__version__}",
+        help="print the version; with --verbose also what a bug report needs",
+    )
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_run(verbs)
     _add_plan(verbs)
@@ -51,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_export(verbs)
     _add_index(verbs)
     _add_serve(verbs)
+    _add_doctor(verbs)
+    _add_completion(verbs)
     _add_verb(verbs, "work", work_command, "compute steps of a run with mode='async' on this machine", job=True)
     return parser
 
@@ -241,6 +254,22 @@ def _add_serve(verbs: Verbs) -> None:
     )
     serve.add_argument("--memory", type=_bytes, metavar="SIZE", help="memory for rows, for example 64G; needs --spill")
     serve.add_argument("--spill", metavar="FOLDER", help="folder for rows that do not fit, on a fast disk")
+
+
+def _add_doctor(verbs: Verbs) -> None:
+    doctor = _add_verb(verbs, "doctor", doctor_command, "check whether these machines are ready to train")
+    doctor.add_argument("--out", default="runs", metavar="FOLDER", help="folder in which runs will be (default: runs)")
+    doctor.add_argument(
+        "--hosts", type=int, default=1, metavar="N", help="number of hosts; start the same command on each (default: 1)"
+    )
+    doctor.add_argument("--join", metavar="WHERE", help="as in 'onecurve run': HOST:PORT, or etcd://HOST:PORT,…")
+
+
+def _add_completion(verbs: Verbs) -> None:
+    summary = "print a script with which a shell completes commands of onecurve (extra: onecurve[completion])"
+    completion = _add_verb(verbs, "completion", completion_command, summary)
+    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
+    completion.set_defaults(parser=command_parser)
 
 
 def _bytes(text: str) -> int:

@@ -72,6 +72,34 @@ def serve_command(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def doctor_command(chosen: argparse.Namespace) -> int:
+    from onecurve.report.doctor import doctor_lines
+    from onecurve.verbs.doctor import doctor
+
+    say = _print_to_stderr if not chosen.json else lambda _: None
+    checks = doctor(chosen.out, hosts=chosen.hosts, join=chosen.join, say=say)
+    plain = {"version": _JSON_VERSION, "checks": [to_plain(check) for check in checks]}
+    _print_result(doctor_lines(checks), plain if chosen.json else None)
+    return int(any(check.state == "problem" for check in checks))
+
+
+def version_command(_: argparse.Namespace) -> int:
+    from onecurve.report.doctor import version_lines
+    from onecurve.verbs.doctor import versions
+
+    print_lines(version_lines(versions()))
+    return 0
+
+
+def completion_command(chosen: argparse.Namespace) -> int:
+    try:
+        from shtab import complete
+    except ImportError:
+        raise OnecurveError("completion: it needs shtab; run pip install 'onecurve[completion]'") from None
+    print(complete(chosen.parser(), chosen.shell))
+    return 0
+
+
 def index_command(chosen: argparse.Namespace) -> int:
     from onecurve.report.byte_progress import ByteProgress
     from onecurve.verbs.index import index

@@ -54,11 +54,12 @@ class IndexedSource(Source):
     def __init__(self, location: str, format: str, window: int, index: str | None) -> None:
         """`format`: its name. `index`: the file of the index; None for the one in the folder of the data."""
         self._where = DataLocation.at(location)
+        self._command = f"onecurve index {shlex.quote(location)}" + (f" --out {shlex.quote(index)}" if index else "")
         self._storage = Storage(self._where.folder)
         path = Path(index) if index is not None else index_path(self._where)
         if path is None or not path.exists():
             raise OnecurveError(
-                f"{location}: it has no index yet; make it once, with `onecurve index {shlex.quote(location)}`"
+                f"{location}: it has no index yet{f' ({index})' if index else ''}; make it once, with `{self._command}`"
             )
         self._index, self._index_path = IndexFile(path), path
         if self._index.format != format:
@@ -83,8 +84,8 @@ class IndexedSource(Source):
         if new := sorted(found.keys() - known):
             others = f", nor are {len(new) - 1} others" if len(new) > 1 else ""
             raise OnecurveError(
-                f"{self._where.folder}/{new[0]}: it is not in the index{others}; run `onecurve index "
-                f"{self._where.folder}` again, which reads only what is new"
+                f"{self._where.folder}/{new[0]}: it is not in the index{others}; run `{self._command}` again, which "
+                "reads only what is new"
             )
 
     def _refuse_changed(self, path: str, size: int, stamp: int, found: Mapping[str, DataFile]) -> None:
@@ -116,6 +117,10 @@ class FileSource(IndexedSource):
             if self._skips_bad:
                 return SKIPPED
             raise BadFileError(f"{self._where.folder}/{self._index.path(piece)}: {error}") from None
+        except OnecurveError as error:
+            if type(error) is not OnecurveError:  # it names its file
+                raise
+            raise OnecurveError(f"{self._where.folder}/{self._index.path(piece)}: {error}") from None
 
     def identity(self) -> list[Identity]:
         files = super().identity()

@@ -31,7 +31,7 @@ from onecurve.describe.seed import mix
 from onecurve.device.cores import unpin_cores
 from onecurve.device.parent_process import die_with_parent
 from onecurve.device.rng import preserve_rng_state, seed_all
-from onecurve.formats.file_format import SKIPPED, BadFileError
+from onecurve.formats.file_format import SKIPPED
 from onecurve.job.batch import MicroBatch, as_micro_batch
 from onecurve.job.job import Dataset
 
@@ -128,7 +128,7 @@ class Reader:
             if not isinstance(self.dataset, Source):
                 return self.dataset[sample.offset]
             return self.dataset.read(sample.file, sample.offset) if by_piece else self.dataset.read_at(sample.offset)
-        except BadFileError:
+        except OnecurveError:  # it has a message for the user
             raise
         except Exception as error:
             what = f"sample {sample.offset} of piece {sample.file}" if by_piece else f"dataset[{sample.offset}]"

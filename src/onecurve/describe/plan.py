@@ -181,15 +181,18 @@ class Plan:
         fields_given: dict[str, Any] = {}
         for word in text.split():
             if match := re.fullmatch(r"mb(\d+|\(\d+(?:,\d+)*\))(?:[×x](\d+))?", word):
-                fields_given |= {"micro_batch": _shares(match[1]), "rounds": int(match[2] or 1)}
+                given: dict[str, Any] = {"micro_batch": _shares(match[1]), "rounds": int(match[2] or 1)}
             elif word in get_args(Precision):
-                fields_given["precision"] = word
+                given = {"precision": word}
             elif word.startswith("tables="):
-                fields_given["tables"] = _read_tables(word.removeprefix("tables="))
-            elif (option := _read_option(word)) is not None:
-                fields_given |= option
+                given = {"tables": _read_tables(word.removeprefix("tables="))}
             else:
-                degrees |= _degrees(word, text)
+                given = _read_option(word) or {}
+            if given.keys() & fields_given.keys():
+                raise OnecurveError(f"plan {text!r}: {word!r} repeats what another word says; give one of them")
+            fields_given |= given
+            if not given:
+                _add_degrees(degrees, word, text)
         if "micro_batch" not in fields_given:
             raise OnecurveError(f"plan {text!r}: the micro-batch is missing; add mbN×ROUNDS, for example mb8×2")
         return from_plain(Plan, {"mesh": degrees, **fields_given}, f"plan {text!r}")
@@ -260,8 +263,7 @@ def _shares(text: str) -> int | tuple[int, ...]:
     return int(text)
 
 
-def _degrees(word: str, text: str) -> dict[str, int]:
-    degrees: dict[str, int] = {}
+def _add_degrees(degrees: dict[str, int], word: str, text: str) -> None:
     for item in re.split(r"[·.*]", word):
         match = re.fullmatch(r"([a-z_]+)(\d+)", item)
         if not match:
@@ -270,8 +272,7 @@ def _degrees(word: str, text: str) -> dict[str, int]:
             )
         axis, degree = match[1], int(match[2])
         if axis not in AXES:
-            raise OnecurveError(f"plan {text!r}: unknown axis {axis!r} ({nearest(axis, AXES)})")
+            raise OnecurveError(f"plan {text!r}: {item!r} is no axis, precision or option ({nearest(axis, AXES)})")
         if axis in degrees:
             raise OnecurveError(f"plan {text!r}: the axis {axis!r} appears twice")
         degrees[axis] = degree
-    return degrees

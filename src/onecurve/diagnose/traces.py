@@ -1,12 +1,12 @@
 """Reads the spans of steps back, with the clocks of all ranks aligned."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import TraceRecord
 from onecurve.runs.folder import traces_file
 
@@ -14,18 +14,14 @@ _DECODER = msgspec.json.Decoder(TraceRecord)
 
 
 def read_traces(folder: Path, rank: int) -> Iterator[TraceRecord]:
-    """Yield the traces of one rank. The last line may be incomplete; a rank without traces yields none."""
+    """Yield the traces of one rank. A line that is not complete, because its host failed, is left out."""
     path = traces_file(folder, rank)
     if not path.is_file():
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
+        for line in file:
+            with suppress(msgspec.DecodeError):
                 yield _DECODER.decode(line)
-            except msgspec.DecodeError as error:
-                raise OnecurveError(f"{path}:{number}: no trace: {error}") from None
 
 
 def aligned_traces(folder: Path, ranks: Sequence[int]) -> dict[int, dict[int, TraceRecord]]:

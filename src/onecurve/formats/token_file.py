@@ -7,6 +7,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.formats.file_format import BadFileError, FilePart, SampleReader
 from onecurve.formats.index_file import Numbers
 from onecurve.formats.storage import HashedStream
@@ -40,7 +41,9 @@ class TokenFormat:
     def open(self, file: IO[bytes], samples: int, details: Numbers) -> SampleReader:
         kind = _kind(details)
         if kind == _RAW and samples % self._raw.itemsize:
-            raise BadFileError(f"its {samples:,} bytes are no whole number of {self._raw.name}; give another dtype")
+            raise OnecurveError(
+                f"data.tokens: a file of {samples:,} bytes has no whole number of {self._raw.name}; give another dtype"
+            )
         dtype = self._raw if kind == _RAW else np.dtype(DTYPES[kind])
         return TokenReader(file, int(details[0]), dtype, self.tokens(samples, details))
 

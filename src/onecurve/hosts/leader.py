@@ -124,7 +124,7 @@ class Leader:
 
     async def _raise_when_stopped(self) -> NoReturn:
         name = await asyncio.shield(self._member.stopped)
-        raise InterruptError("interrupted before training; earlier checkpoints are unchanged", name)
+        raise InterruptError("interrupted while no rank was training; earlier checkpoints are unchanged", name)
 
     async def run(self, work: str, placement: Placement) -> str:
         """Have ranks do something, in a generation of its own; return the result of rank 0.

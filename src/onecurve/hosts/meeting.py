@@ -54,6 +54,8 @@ def call_meeting(file: Path, listener: socket.socket) -> Meeting | None:
             opened.write(text)
         os.link(draft, file)
     except FileExistsError:
+        if not file.parent.is_dir():
+            raise OnecurveError(f"{file.parent}: it is a file; give another --out") from None
         return None
     except OSError as error:
         raise OnecurveError(f"{file.parent}: cannot be written ({error.strerror}); give another --out") from None

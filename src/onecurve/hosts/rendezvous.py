@@ -195,4 +195,6 @@ def _host_and_port(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise OnecurveError(f"--join {text}: give HOST:PORT, or etcd://HOST:PORT,…")
-    return host.strip("[]"), int(port)
+    if ":" in host:
+        raise OnecurveError(f"--join {text}: only names and IPv4 addresses can be used")
+    return host, int(port)

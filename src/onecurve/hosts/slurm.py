@@ -131,7 +131,8 @@ def follow(job: int, log: Path, show: Callable[[str], None]) -> bool:
                 time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
         raise InterruptError(
-            f"job {job} goes on: follow it with 'tail -f {log}', stop and save it with 'scancel --signal=TERM {job}'",
+            f"job {job} goes on: follow it with 'tail -f {log}', end it with 'scancel {job}', save it and queue it "
+            f"again with 'scancel --signal=TERM {job}'",
             "SIGINT",
         ) from None
 

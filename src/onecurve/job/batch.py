@@ -87,13 +87,16 @@ class MicroBatch:
 def map_tensors(change: Callable[[Tensor], Tensor], values: Any) -> Any:
     """Return a copy of nested tuples, lists and dicts with every tensor changed.
 
-    Objects with a method `apply` that takes a function of a tensor (graphs of torch_geometric) are copied and changed
-    too; other objects are passed on as they are.
+    A mapping of another class (a BatchEncoding of transformers) becomes a dict. Objects with a method `apply` that
+    takes a function of a tensor (graphs of torch_geometric) are copied and changed too; other objects are passed on as
+    they are.
     """
 
     def map_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return change(leaf)
+        if isinstance(leaf, Mapping):
+            return {name: map_tensors(change, value) for name, value in leaf.items()}
         if not isinstance(leaf, type) and callable(getattr(leaf, "apply", None)):
             return copy.copy(leaf).apply(change)
         return leaf

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.units import parse_bytes
@@ -30,6 +31,8 @@ class Cache:
     peers: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.path, Path):
+            object.__setattr__(self, "path", str(self.path))
         if not isinstance(self.path, str) or not self.path or "://" in self.path:
             raise OnecurveError(f"Cache: path must be a folder of the host, got {self.path!r}")
         if not isinstance(self.peers, bool):

@@ -19,7 +19,7 @@ from onecurve.job.metric import Metric
 from onecurve.job.optimizer import OptimizerFactory
 from onecurve.job.params import Params
 from onecurve.job.save import Save
-from onecurve.job.schedule import AnySchedule, Schedule
+from onecurve.job.schedule import AnySchedule, Schedule, constant, cosine, linear
 from onecurve.job.staleness import Staleness
 from onecurve.job.weighted import Weighted
 
@@ -275,7 +275,7 @@ class Job:
             raise OnecurveError(
                 f"Job: ema must be the decay of an average between 0 and 1, such as 0.999; got {self.ema!r}"
             )
-        if self.ema is not None and (self.manual_backward or self.params is not None):
+        if self.ema is not None and (self.manual_backward or self.row_servers is not None):
             raise OnecurveError("Job: ema is not possible with several optimizers, without a loss, or with params=…")
         if self.weights is not None and not isinstance(self.weights, str | Path):
             raise OnecurveError(f"Job: weights must be the path of a file or folder, got {type(self.weights).__name__}")
@@ -283,6 +283,8 @@ class Job:
             raise OnecurveError(
                 f"Job: params must be an address such as 'local://2' or a onecurve.Params, got {self.params!r}"
             )
+        if isinstance(self.trackers, str):
+            raise OnecurveError(f"Job: trackers must be a list, for example [{self.trackers!r}]")
         for tracker in self.trackers:
             if tracker not in _TRACKERS and not (isinstance(tracker, Tracker) and not isinstance(tracker, str)):
                 raise OnecurveError(
@@ -325,6 +327,10 @@ class Job:
                 f"Job: schedule {self.schedule}: a warmup in epochs needs epochs=… in the job instead of steps=…; give "
                 "the warmup as a number of steps, or as a fraction such as 0.03"
             )
+        name = getattr(self.schedule, "__name__", "")
+        makers: tuple[Any, ...] = (constant, cosine, linear)
+        if self.schedule in makers:
+            raise OnecurveError(f"Job: schedule is the function {name}; call it: schedule=onecurve.{name}()")
         try:
             float(self.lr_factor(0, 2))
         except Exception as error:

@@ -7,6 +7,7 @@ that computed it again might compute something else.
 
 import ast
 import builtins
+import hashlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,9 +37,11 @@ def write_script(job: Any) -> Path:
             "notebook: the job must be a function of a cell, or a Job that a cell assigns to a name: "
             "def job(): return onecurve.Job(…)"
         )
-    path = FOLDER / f"{name}.py"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(script_text(name, cells, namespace), encoding="utf-8")
+    text = script_text(name, cells, namespace)
+    # Another text is another file: a run of another notebook, or of an earlier cell, can still be continued.
+    path = FOLDER / hashlib.sha256(text.encode()).hexdigest()[:8] / f"{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

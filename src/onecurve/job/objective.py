@@ -44,9 +44,10 @@ def weigh(value: Any, samples: int, name: str = "loss") -> Weighted:
     if isinstance(value, Tensor) and tuple(value.shape) == (samples,):
         return Weighted(value.sum(), samples)
     actual = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    mean = ", or a scalar mean over samples" if name.startswith("loss") else ""
     raise OnecurveError(
-        f"{name}: it returned {actual} for {samples} samples; return one value per sample (shape [{samples}]), "
-        "onecurve.Weighted(sum, count), or a scalar mean over samples"
+        f"{name}: it returned {actual} for {samples} samples; return one value per sample (shape [{samples}]), or "
+        f"onecurve.Weighted(sum, count){mean}"
     )
 
 

@@ -1,6 +1,7 @@
 """When checkpoints are saved, where they are stored, and which of them are kept."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from onecurve.describe.errors import OnecurveError
@@ -58,5 +59,7 @@ class Save:
                 f"Save: keep_every must be a multiple of every, got keep_every = {self.keep_every} and "
                 f"every = {self.every}"
             )
+        if isinstance(self.to, Path):
+            object.__setattr__(self, "to", str(self.to))
         if self.to is not None and not isinstance(self.to, str):
             raise OnecurveError(f"Save: to must be a folder or URL as text, got {type(self.to).__name__}")

@@ -14,6 +14,8 @@ class TTLinear(nn.Module):
     This saves memory and communication of parameters, not time. The input is contracted core by core, unless there are
     so many rows that it takes fewer operations, and less memory, to build the matrix for this product.
 
+    Sizes with many divisors save most. A prime size cannot be divided among cores: one of them then has all of it.
+
     Args:
         in_features: Size of each input sample.
         out_features: Size of each output sample.

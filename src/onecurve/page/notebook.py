@@ -1,5 +1,6 @@
 """What a notebook shows of results: small tables and curves, with all styles inside."""
 
+import math
 from collections.abc import Sequence
 
 from onecurve.describe.advice import Advice
@@ -27,10 +28,11 @@ def run_html(summary: RunSummary, losses: Sequence[Point], evaluations: Sequence
 
 
 def loss_curve(losses: Sequence[Point], evaluations: Sequence[Point]) -> str:
-    """The loss by step as a line, and the loss of evaluations as dots."""
+    """The loss by step as a line, and the loss of evaluations as dots; without those that are not finite."""
+    losses, evaluations = ([each for each in points if math.isfinite(each[1])] for points in (losses, evaluations))
     points = [*losses, *evaluations]
     if not points:
-        return "<p>no step yet</p>"
+        return "<p>no finite loss yet</p>"
     low, high = value_range([value for _, value in points])
     first, last = min(step for step, _ in points), max(step for step, _ in points)
     place = placement(first, last, low, high)
@@ -58,12 +60,14 @@ def loss_curve(losses: Sequence[Point], evaluations: Sequence[Point]) -> str:
 
 
 def advice_html(advice: Advice) -> str:
-    """The best plan, and why others lost."""
+    """The best plan, and why those with other axes lost."""
     if advice.best is None:
         return "<p>no plan fits</p>" + _table([[hint] for hint in advice.hints])
-    rows = [["plan", "time per step", "in all"]]
-    for estimate in (advice.best, *advice.frontier):
-        rows.append([str(estimate.plan), seconds_text(estimate.step), seconds_text(estimate.step * estimate.steps)])
+    rows = [["plan", "time per step", "in all", ""]]
+    compared = [(advice.best, "best"), *((each.estimate, each.reason) for each in advice.runners_up)]
+    for estimate, reason in compared:
+        times = (seconds_text(estimate.step), seconds_text(estimate.step * estimate.steps))
+        rows.append([str(estimate.plan), *times, reason])
     return f"<p>{escaped(advice.cluster)}, {advice.parameters:,} parameters</p>" + _table(rows, head=True)
 
 

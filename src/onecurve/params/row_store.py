@@ -273,8 +273,8 @@ class RowStore:
             self._read_ahead(ids)
         if self._rows + more > self._limit:
             raise OnecurveError(
-                f"table {self.table.table!r}: there is address space for {self._limit:,} rows on one rank; use more "
-                "ranks and tables=row_sharded, or raise `ulimit -v`"
+                f"table {self.table.table!r}: there is address space for {self._limit:,} rows in one process; use "
+                "more row servers, or more ranks with tables=row_sharded, or raise `ulimit -v`"
             )
 
 

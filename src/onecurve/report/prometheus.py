@@ -32,8 +32,9 @@ class Prometheus:
 
         try:
             self._server = ThreadingHTTPServer((_HOST, port), Handler)
-        except OSError as error:
-            raise OnecurveError(f"--metrics {port}: {error.strerror or error}; give another port") from None
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OnecurveError(f"--metrics {port}: {reason}; give another port") from None
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, name="onecurve metrics", daemon=True).start()
 

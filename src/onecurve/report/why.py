@@ -225,10 +225,14 @@ def _speed_lines(diagnosis: Diagnosis) -> list[str]:
         )
     if diagnosis.noise_scale is None:
         return [speed]
-    batch = round(_samples(diagnosis))
-    advice = (
-        "a larger batch would need fewer steps"
-        if diagnosis.noise_scale > 2 * batch
-        else ("a smaller batch would need fewer samples" if 2 * diagnosis.noise_scale < batch else "the batch suits it")
-    )
-    return [speed, f"gradient noise scale {diagnosis.noise_scale:,.0f} samples, batch {batch:,}: {advice}"]
+    return [speed, _noise_line(diagnosis.noise_scale, round(_samples(diagnosis)))]
+
+
+def _noise_line(noise_scale: float, batch: int) -> str:
+    if noise_scale > 2 * batch:
+        advice = "a larger batch would need fewer steps"
+    elif 2 * noise_scale < batch:
+        advice = "a smaller batch would need fewer samples"
+    else:
+        advice = "the two are close, so keep the batch"
+    return f"gradient noise scale {noise_scale:,.0f} samples, batch {batch:,}: {advice}"

@@ -130,8 +130,8 @@ class Checkpoints:
         if self._world.rank == 0:
             try:
                 self._store.fence()
-            except OSError as error:
-                failure = error.strerror or str(error)
+            except (OSError, OnecurveError) as error:  # the other ranks wait to be told
+                failure = getattr(error, "strerror", None) or str(error)
         failure = broadcast_first_text(self._group, failure)
         if failure:
             raise OnecurveError(f"{self._store.where}: cannot be written ({failure}); give another location")

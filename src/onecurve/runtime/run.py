@@ -236,6 +236,12 @@ class Run:
         self.components.rows.load(checkpoint, can_be_base=True, step=state.step, updates=state.updates)
         self._part.drop_gathered()
 
+    def load_model_to_change(self, checkpoint: Checkpoint) -> None:
+        """Replace the weights by those of a checkpoint, or by their averages if it has any, to evaluate the model after
+        a change of its tensors."""
+        self.load_model(checkpoint)
+        self._trainer.keep_averages()
+
     # What a loop may ask
 
     @property

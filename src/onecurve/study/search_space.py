@@ -62,12 +62,12 @@ class SearchSpace:
 def read_space(words: Sequence[str]) -> SearchSpace:
     """Read the arguments of `onecurve tune`: `name=low..high`, `name=a,b,c`, and `name=value` for all trials."""
     searched: dict[str, Range | Choices] = {}
-    fixed = []
+    fixed: list[str] = []
     for word in words:
         name, equals, text = word.partition("=")
         if not name or not equals:
             raise OnecurveError(f"tune: {word!r} is not name=value, name=low..high or name=a,b,c")
-        if name in searched:
+        if name in searched or any(each.startswith(f"{name}=") for each in fixed):
             raise OnecurveError(f"tune: {name} was given twice")
         if (match := _RANGE.fullmatch(text)) is not None:
             searched[name] = _range(name, match[1], match[2])
@@ -90,5 +90,5 @@ def _range(name: str, low_text: str, high_text: str) -> Range:
 def _choices(name: str, text: str) -> Choices:
     values = tuple(value.strip() for value in text.split(","))
     if len(set(values)) < len(values) or not all(values):
-        raise OnecurveError(f"tune: {name}={text}: give each choice once")
+        raise OnecurveError(f"tune: {name}={text}: give each choice once, and none that is empty")
     return Choices(values)

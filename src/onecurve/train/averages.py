@@ -45,6 +45,11 @@ class Averages:
         finally:
             self._swap()
 
+    def keep_in_place(self) -> None:
+        """Let the model have the averages instead of its weights, which are given up."""
+        self._swap()
+        self._tensors = []
+
     def local_tensors(self, trained: Sequence[LocalTensor]) -> Iterator[tuple[LocalTensor, Tensor]]:
         """Each trained tensor of which this rank has elements, with its average; NaN if that was forgotten."""
         for tensor in trained:

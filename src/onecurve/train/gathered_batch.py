@@ -58,7 +58,7 @@ def _gather_counts(group: Group, leaves: Sequence[Sequence[Any]], samples: Seque
     if is_refused:
         raise OnecurveError(
             "loss.whole_batch: the embeddings and targets of all samples must be tensors of the same shape, because "
-            f"they are put together; the parts of this rank have the shapes {sorted(shapes)} (without samples)"
+            f"they are put together; the first part of this rank has {', '.join(map(_described, leaves[0]))}"
         )
     return heads[:, 2:]
 
@@ -70,6 +70,10 @@ def _shape(leaf: Any) -> tuple[int, ...]:
     if not isinstance(leaf, Tensor) or leaf.dim() > _MAX_DIMS:
         return (-1,) * (_MAX_DIMS + 1)
     return (leaf.dim(), *leaf.shape[1:], *(0,) * (_MAX_DIMS - max(0, leaf.dim() - 1)))
+
+
+def _described(leaf: Any) -> str:
+    return f"a tensor of shape {list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
 
 
 def _join(group: Group, parts: Sequence[Any], counts: Tensor) -> Any:

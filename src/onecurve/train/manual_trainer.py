@@ -78,6 +78,8 @@ class ManualTrainer:
 
     def update(self, name: str) -> StepReport:
         """Reduce the gradients of one optimizer over the ranks, divide by the count of all losses, clip, update."""
+        if name not in self.updates and list(self.updates) == [""]:
+            raise OnecurveError(f"update: the job has one optimizer without a name, not {name!r}; call run.update()")
         if name not in self.updates:
             raise OnecurveError(f"update: no optimizer is named {name!r} ({nearest(name, list(self.updates))})")
         if name in self._used:
@@ -110,5 +112,10 @@ def _weigh(value: Weighted | Tensor) -> Weighted:
         raise OnecurveError(
             "backward: a scalar does not say over how many samples it was taken; give "
             "onecurve.Weighted(sum, count) or one value per sample"
+        )
+    if not isinstance(value, Tensor | Weighted):
+        raise OnecurveError(
+            f"backward: got {type(value).__name__}; give onecurve.Weighted(sum, count), or a tensor with one value per "
+            "sample"
         )
     return weigh(value, len(value) if isinstance(value, Tensor) else 0, "backward")

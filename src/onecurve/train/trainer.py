@@ -145,6 +145,12 @@ class Trainer:
             yield
         self._part.drop_gathered()
 
+    def keep_averages(self) -> None:
+        """Replace the weights by their averages, if there are any. The model can only be evaluated from then on."""
+        if self.averages is not None:
+            self.averages.keep_in_place()
+            self._part.drop_gathered()
+
     def _evaluate(self, step: int, batches: Iterable[MicroBatch]) -> EvaluationRecord:
         begin = time.perf_counter()
         device = self._part.device.torch_device

@@ -43,7 +43,7 @@ class WholeBatch:
         with step_clock.measure("sync"):
             batch = self._gathered(
                 [
-                    ((self._loss.embeddings(output), self._part.place(micro).target), micro.samples)
+                    ((self._loss.embeddings(output), self._target(micro)), micro.samples)
                     for output, micro in zip(outputs, rounds, strict=True)
                 ]
             )
@@ -84,6 +84,9 @@ class WholeBatch:
         with torch.no_grad():
             mean = self._value(batch.values, batch.samples)
         return torch.tensor([float(mean) * batch.samples, batch.samples], dtype=torch.float64).to(self._nothing())
+
+    def _target(self, micro: MicroBatch) -> Any:
+        return self._part.place(replace(micro, inputs=None)).target
 
     def _gathered(self, parts: Sequence[tuple[Any, int]]) -> GatheredBatch:
         return gather_batch(self._part.data_group, parts)

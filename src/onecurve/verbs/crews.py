@@ -88,7 +88,8 @@ class GivenCrews(FixedCrew):
             return Crew(placement, self.plan)
         if not self.ranks_per_host:
             raise OnecurveError(
-                f"plan {self.plan}: its {self.plan.mesh.size} ranks cannot be divided evenly among {len(hosts)} hosts"
+                f"plan {self.plan}: its {self.plan.mesh.size} ranks cannot be placed on {len(hosts)} hosts; each host "
+                "gets the same number of ranks, or one rank for each of its accelerators"
             )
         fitted = with_ranks(self.plan, self.ranks_per_host * len(hosts))
         if fitted is None:

@@ -18,6 +18,7 @@ from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.evaluation import Evaluation
 from onecurve.describe.generation import Generation
+from onecurve.describe.plan import TablePlacement
 from onecurve.describe.requests import InferenceRequest
 from onecurve.device.world import World
 from onecurve.job.job import Evaluate, Job
@@ -98,6 +99,10 @@ def _loaded(asked: InferenceRequest, job: Job, world: World) -> Iterator[tuple[R
     """The run with the weights of the checkpoint."""
     job = replace(with_saved_weights(job), params=None, save=None, cache=None)
     checkpoint = Checkpoint(open_store(asked.checkpoints), asked.checkpoint)
-    with RunBuilder(job, RunSettings()).build(asked.plan, world) as run:
+    # The checkpoint has the rows of servers too, and the ranks can hold them for a while.
+    tables: dict[str, TablePlacement] = {
+        name: "row_sharded" if place == "served" else place for name, place in asked.plan.tables.items()
+    }
+    with RunBuilder(job, RunSettings()).build(replace(asked.plan, tables=tables), world) as run:
         run.load_model(checkpoint)
         yield run, checkpoint

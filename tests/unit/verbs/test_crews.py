@@ -35,7 +35,7 @@ def test_a_given_plan_is_fitted_to_the_hosts_that_are_left_and_comes_back() -> N
 
 
 def test_a_given_plan_that_does_not_fit_from_the_start_is_refused() -> None:
-    with pytest.raises(OnecurveError, match="its 3 ranks cannot be divided evenly among 2 hosts"):
+    with pytest.raises(OnecurveError, match="its 3 ranks cannot be placed on 2 hosts"):
         chosen(GivenCrews(Plan.parse("replicate3 mb4")), hosts(2))
 
 

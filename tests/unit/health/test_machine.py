@@ -1,0 +1,80 @@
+"""What is said about a machine, and about one on which something is missing."""
+
+import os
+import resource
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from onecurve.health import machine
+from onecurve.health.folder import folder_checks
+from onecurve.health.machine import extras_check, machine_checks
+from onecurve.health.meeting_place import meeting_place_checks
+from onecurve.health.versions import version_facts
+from onecurve.report.doctor import doctor_lines
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def states() -> dict[str, str]:
+    return {check.name: check.state for check in machine_checks()}
+
+
+def test_this_machine_can_train() -> None:
+    found = states()
+    assert found["torch"] == found["memory"] == found["devices"] == "ok"
+    assert extras_check().state == "ok"
+    assert {"onecurve", "python", "torch", "devices", "safetensors"} <= version_facts("0.1").keys()
+
+
+def test_what_is_missing_is_a_problem_with_a_fix(monkeypatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**26, 0, 2**26))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    monkeypatch.setattr("torch.__version__", "2.12.1")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    checks = {check.name: check for check in machine_checks()}
+    for name in ("torch", "shared memory", "open files", "temporary files"):
+        assert checks[name].state == "problem", checks[name]
+        assert checks[name].fix
+    assert checks["cores"].state == "note"
+    lines = doctor_lines(list(checks.values()))
+    assert lines[-1] == f"{sum(check.state == 'problem' for check in checks.values())} problems found"
+    assert any("--shm-size" in line for line in lines)
+
+
+def test_a_driver_without_a_device_is_a_problem(monkeypatch) -> None:
+    monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/x" if name == "nvidia-smi" else None)
+    assert states()["devices"] == "problem"
+
+
+def test_a_folder_is_tried_and_left_empty(tmp_path: Path) -> None:
+    (check,) = folder_checks(tmp_path / "runs")
+    assert check.state == "ok", check
+    assert not list((tmp_path / "runs").iterdir())
+    (tmp_path / "file").touch()
+    (check,) = folder_checks(tmp_path / "file")
+    assert check.state == "problem"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    (check,) = folder_checks(tmp_path)
+    assert check.state == "problem"
+
+
+@pytest.mark.parametrize(
+    ("where", "state", "text"),
+    [
+        ("127.0.0.1:0", "ok", "is this host"),
+        ("nonsense", "problem", "is not HOST:PORT"),
+        ("no-such-host.invalid:29500", "problem", "no address is known"),
+        ("etcd://127.0.0.1:1", "problem", ""),
+    ],
+)
+def test_a_meeting_place(where: str, state: str, text: str) -> None:
+    (check,) = meeting_place_checks(where)
+    assert check.state == state, check
+    assert text in check.text
