@@ -6,11 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 _END = "--- end of command"
+_END_SECONDS = 2.0
 
 
 class Shell:
@@ -38,9 +40,10 @@ class Shell:
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        subprocess.run(["pkill", "--session", str(self._process.pid)], check=False)
-        self._process.kill()
-        self._process.wait()
+        for number in ("TERM", "KILL"):
+            subprocess.run(["pkill", f"-{number}", "--session", str(self._process.pid)], check=False)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_SECONDS)
 
     def begin(self, command: str) -> None:
         assert self._process.stdin is not None

@@ -60,16 +60,15 @@ def run_console(shell: Shell, fence: Fence, folder: Path, stack: ExitStack, wher
         if fence.note == "on two hosts":
             run_on_hosts(command, folder, where)
         else:
-            run_and_compare(shell, command, where)
+            run_and_compare(shell, command, where, fails=fence.note == "fails")
 
 
-def run_and_compare(shell: Shell, command: Command, where: str) -> None:
+def run_and_compare(shell: Shell, command: Command, where: str, fails: bool = False) -> None:
     output, status = shell.run(command.text, _TIMEOUT)
-    compare(command, output, status, where)
+    compare(command, output, status, where, fails)
 
 
-def compare(command: Command, output: str, status: int, where: str) -> None:
-    fails = any(line.startswith("onecurve: ") for line in command.output)
+def compare(command: Command, output: str, status: int, where: str, fails: bool = False) -> None:
     assert (status == 0) != fails, f"{where}: {command.text}\nexit status {status}\n{output}"
     missing = difference(command.output, output)
     assert not missing, f"{where}: {command.text}\nthe page has\n{missing}\nbut the output is\n{output}"

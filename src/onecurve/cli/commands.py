@@ -58,7 +58,7 @@ def serve_command(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.serve import serve
 
     def say(where: str) -> None:
-        text = f"serving rows of {chosen.address} at {where}; SIGTERM hands them over to other servers, and ends it"
+        text = f"serving rows of {chosen.address} at {where}; SIGTERM hands them over to other servers"
         print(to_json({"version": _JSON_VERSION, "serving": where}) if chosen.json else text, flush=True)
 
     serve(

@@ -29,8 +29,9 @@ _AUTHENTICATE = "/v3/auth/authenticate"
 
 NOT_FOUND, FAILED_PRECONDITION = 5, 9
 _UNAUTHENTICATED = 16
-_RETRIED = {4, 8, 14}
-"""gRPC codes: deadline exceeded, too many requests, unavailable (no leader, leader changed, request timed out)."""
+_RETRIED = {1, 4, 8, 14}
+"""gRPC codes: cancelled (the member ends), deadline exceeded, too many requests, unavailable (no leader, leader
+changed, request timed out)."""
 
 
 _log = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
 from onecurve.device.cores import unpin_cores
 from onecurve.device.parent_process import die_with_parent
+from onecurve.device.process_name import set_process_name
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.formats.file_format import SKIPPED
 from onecurve.job.batch import MicroBatch, as_micro_batch
@@ -320,5 +321,6 @@ def _init_worker(rank_pid: int, _: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(_END_SIGNAL, lambda *_: os._exit(0))  # torch reports another status as a failure
     die_with_parent(rank_pid)
+    set_process_name("oc-loader")
     torch.set_num_threads(1)
     unpin_cores()

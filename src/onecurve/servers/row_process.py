@@ -78,6 +78,7 @@ class RowProcess:
 
         async def leave() -> None:
             self._is_leaving = True
+            self._leave_if_it_can()  # nobody has to be told if it has no rows
             await registration.change(replace(registration.server, is_leaving=True))
             self._leave_if_it_can()
 

@@ -41,6 +41,7 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
     launcher = Launcher(socket)
     report_to(launcher.failed)
     try:
+        from onecurve.device.process_name import set_process_name
         from onecurve.device.threads import use_all_threads
         from onecurve.device.waiting import progress_of
         from onecurve.device.world import World, abandon_process_groups
@@ -49,6 +50,7 @@ def main(verb: str, request: str, socket: MessageSocket) -> int:
         use_all_threads()
         worker = _worker_maker(verb)(request, launcher.say)
         for assignment in launcher.assignments():
+            set_process_name(f"oc-rank-{assignment.rank}")
             with (
                 store_of(assignment) as store,
                 launcher.taking_part(assignment, store, partial(_disconnect, store), progress_of),
