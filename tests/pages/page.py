@@ -13,7 +13,7 @@ from pathlib import Path
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)(?P<options>[^\n]*)\n(?P<text>.*?)^(?P=indent)```", re.M | re.S
 )
-_NOTE = re.compile(r"<!-- test: (.*?) -->\s*\Z", re.S)
+_NOTE = re.compile(r"<!-- test: ([^>]*) -->\s*\Z")
 _TITLE = re.compile(r'title="([^"]+)"')
 
 

@@ -47,7 +47,8 @@ class Shell:
 
     def begin(self, command: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f'{command}\necho "{_END} $?"\n')
+        # A command such as srun would read what follows.
+        self._process.stdin.write(f'{{ {command}\n}} < /dev/null\necho "{_END} $?"\n')
         self._process.stdin.flush()
 
     def end(self, timeout: float) -> tuple[str, int]:

@@ -5,6 +5,7 @@ import pytest
 from pages.page import commands, difference, fences
 
 PAGE = """
+<!-- test: fails -->
 Text.
 
 ```python title="train.py"
@@ -31,7 +32,7 @@ def test_files_commands_and_programs(tmp_path) -> None:
     path = tmp_path / "page.md"
     path.write_text(PAGE)
     file, console, program = fences(path)
-    assert (file.title, file.text, file.line) == ("train.py", "a = 1\n", 4)
+    assert (file.title, file.text, file.line) == ("train.py", "a = 1\n", 5)
     assert console.note == "on two hosts"
     first, second = commands(console.text)
     assert first.text == "onecurve run train.py"
