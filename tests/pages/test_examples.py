@@ -1,4 +1,4 @@
-"""The examples reach the results that docs/examples.md promises."""
+"""The examples reach the results that docs/examples.md promises. Each takes one to four minutes."""
 
 import json
 import re
@@ -20,12 +20,10 @@ RESULTS = {  # example: (more words, what is compared, the worst value that is a
     "clip.py": (("--ranks", "2"), "loss", 0.2),
     "lora.py": (("--plan", "shard2 mb8"), "loss", 5.35),
 }
-IN_CI = ("unet.py", "lstm.py")
 
 
-@pytest.mark.parametrize(
-    "name", [*IN_CI, *(pytest.param(n, marks=pytest.mark.slow) for n in RESULTS if n not in IN_CI)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESULTS)
 @pytest.mark.timeout(600)
 def test_an_example_reaches_its_result(name: str, tmp_path: Path) -> None:
     words, compared, worst = RESULTS[name]

@@ -10,8 +10,8 @@ import pytest
 
 pytestmark = pytest.mark.alone
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-IN_CI = ("loader",)
-OTHERS = (
+FAULTS = (
+    "loader",
     "micro_batch",
     "uneven",
     "half_cpu",
@@ -25,7 +25,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.parametrize("fault", [*IN_CI, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("fault", [pytest.param(name, marks=pytest.mark.slow) for name in FAULTS])
 @pytest.mark.timeout(400)
 def test_a_fault_is_named_with_its_gain(fault: str) -> None:
     needs_root = fault in ("half_cpu", "link", "batch_norm")
