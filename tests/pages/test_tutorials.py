@@ -20,7 +20,7 @@ from slurm_cluster import slurm_cluster
 
 DOCS = Path(__file__).parents[2] / "docs"
 _SLOW = re.compile(r"<!-- test: slow: (.+?) -->")
-_TIMEOUT = 200.0
+_TIMEOUT = 300.0
 
 
 def pages() -> Iterator[object]:
@@ -33,7 +33,7 @@ def pages() -> Iterator[object]:
 
 
 @pytest.mark.parametrize("page", list(pages()))
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_commands_of_a_page(page: Path, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "runs"))
     with ExitStack() as stack:
