@@ -58,7 +58,8 @@ def serve_command(chosen: argparse.Namespace) -> int:
     from onecurve.verbs.serve import serve
 
     def say(where: str) -> None:
-        text = f"serving rows of {chosen.address} at {where}; SIGTERM hands them over to other servers"
+        end = "SIGTERM hands them over to other servers and ends this one; a second SIGTERM ends it at once"
+        text = f"serving rows of {chosen.address} at {where}; {end}"
         print(to_json({"version": _JSON_VERSION, "serving": where}) if chosen.json else text, flush=True)
 
     serve(

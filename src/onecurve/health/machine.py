@@ -126,27 +126,19 @@ def _host_name() -> HealthCheck:
 
 def _slurm() -> HealthCheck:
     command = ["sinfo", "--noheader", "--format=%D %T"]
+    fix = "nothing, if you do not use it; otherwise ask the administrator whether slurmctld runs"
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SLURM_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return HealthCheck(
-            "Slurm",
-            "note",
-            f"no answer within {_SLURM_SECONDS:.0f} s",
-            "nothing, if you do not use it; otherwise ask the administrator whether slurmctld runs",
-        )
+        return HealthCheck("Slurm", "note", f"no answer within {_SLURM_SECONDS:.0f} s", fix)
     if answer.returncode:
-        return HealthCheck(
-            "Slurm",
-            "note",
-            answer.stderr.strip(),
-            "nothing, if you do not use it; otherwise ask the administrator whether slurmctld runs",
-        )
+        return HealthCheck("Slurm", "note", answer.stderr.strip(), fix)
     nodes = ", ".join(" ".join(line.split()) for line in answer.stdout.splitlines())
     return HealthCheck("Slurm", "ok", f"nodes: {nodes}")
 
 
 EXTRAS = {
+    "completion": "shtab",
     "data": "pyarrow",
     "hf": "transformers",
     "int8": "torchao",

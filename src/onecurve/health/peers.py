@@ -1,7 +1,7 @@
 """Checks between hosts: they find each other in a common folder, and each connects to two others.
 
-Each host leaves a file with its address and its versions, and answers connections. It connects to the next host in the
-order of their names, and to the first one: the work of a host does not grow with their number.
+Each host leaves a file with its address and its versions, and answers connections. However many hosts there are, each
+connects to two of them: the next one in the order of their names, and the first one.
 """
 
 import json
@@ -22,6 +22,7 @@ _CONNECT_SECONDS = 5.0
 _CLOCK_SECONDS = 1.0
 """Times of records and of a study's leases are compared between hosts; runs themselves do not depend on clocks."""
 _POLL_SECONDS = 0.2
+_OLD_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ def peer_checks(
         file = folder / _PATTERN.replace("*", own.name)
         try:
             file.write_text(json.dumps(asdict(own)), encoding="utf-8")
+            _remove_old(folder, file)
             peers = _wait_for_all(folder, hosts, patience, say)
             yield _all_there(folder, peers, hosts)
             yield from _compared(own, peers)
@@ -67,14 +69,13 @@ def _wait_for_all(folder: Path, hosts: int, patience: float, say: Callable[[str]
 
 
 def _wait_for_others(folder: Path, own: Peer) -> None:
-    """Answer until those that may still connect are done: their files are gone, or they had time enough."""
+    """Answer until the others have compared themselves too, or had time enough for it."""
     deadline = time.monotonic() + 3 * _CONNECT_SECONDS
     (folder / f".doctor-done-{own.name}").touch()
     while time.monotonic() < deadline:
         if all((folder / f".doctor-done-{peer.name}").exists() for peer in _peers(folder)):
             break
         time.sleep(_POLL_SECONDS)
-    time.sleep(_POLL_SECONDS * 2)  # the others look once more
     (folder / f".doctor-done-{own.name}").unlink(missing_ok=True)
 
 
@@ -84,6 +85,15 @@ def _peers(folder: Path) -> list[Peer]:
         with suppress(OSError, ValueError, TypeError):  # written just now, or removed
             found.append(Peer(**json.loads(path.read_text(encoding="utf-8"))))
     return sorted(found, key=lambda peer: (peer.host, peer.name))
+
+
+def _remove_old(folder: Path, own: Path) -> None:
+    """Remove what a check has left that was killed. Times are those of the file system, not of the hosts."""
+    begin = own.stat().st_mtime
+    for path in folder.glob(".doctor-*"):
+        with suppress(OSError):
+            if path.stat().st_mtime < begin - _OLD_SECONDS:
+                path.unlink()
 
 
 def _all_there(folder: Path, peers: list[Peer], hosts: int) -> HealthCheck:

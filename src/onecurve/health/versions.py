@@ -5,7 +5,7 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
-_NEEDED = ("torch", "numpy", "fsspec", "msgspec", "rich", "safetensors", "xxhash")
+_NEEDED = ("numpy", "fsspec", "msgspec", "rich", "safetensors", "xxhash")
 _OPTIONAL = (
     "mlflow-skinny",
     "numba",
@@ -36,7 +36,7 @@ def version_facts(onecurve_version: str) -> dict[str, str]:
         "devices": devices,
         "cores": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}",
         "system": f"{system}, {_distribution()}",
-        **{name: found for name in _NEEDED[1:] if (found := installed(name))},
+        **{name: found for name in _NEEDED if (found := installed(name))},
         **{name: found for name in _OPTIONAL if (found := installed(name))},
     }
 

@@ -1,5 +1,6 @@
 """Hosts meet in a folder, compare themselves with two others, and leave nothing behind."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,6 +36,15 @@ def test_a_host_that_does_not_come(tmp_path: Path) -> None:
     assert first.state == "problem"
     assert "the folder is not shared" in first.fix
     assert not others
+
+
+def test_what_a_killed_check_has_left_is_removed(tmp_path: Path) -> None:
+    old = tmp_path / ".doctor-host-old.json"
+    old.write_text('{"name": "old", "host": "a", "address": "127.0.0.1", "port": 1, "versions": {}}')
+    os.utime(old, (0, 0))
+    first, *_ = check(tmp_path, 2, {}, patience=0.0)
+    assert first.text.startswith("1 of 2 hosts")
+    assert not list(tmp_path.iterdir())
 
 
 def test_clocks_that_differ(tmp_path: Path, monkeypatch) -> None:
