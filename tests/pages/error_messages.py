@@ -17,7 +17,7 @@ def first_words() -> dict[str, list[str]]:
     for path, tree in trees.items():
         for call in ast.walk(tree):
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in errors and call.args:
-                for text in _texts(call.args[0]):
+                for text in _texts(call.args[0], tree):
                     if words := shortened(text):
                         found.setdefault(words, []).append(f"{path.relative_to(SOURCE)}:{call.lineno}")
     return found
@@ -43,15 +43,42 @@ def _error_classes(trees: object) -> set[str]:
     return known
 
 
-def _texts(node: ast.expr) -> Iterator[str]:
-    """What a message can be, with … for values."""
+def _texts(node: ast.expr, module: ast.Module, depth: int = 3) -> Iterator[str]:
+    """What a message can be, with … for values. Functions and variables of the same file are followed."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
         parts = [value.value if isinstance(value, ast.Constant) else "…" for value in node.values]
         yield "".join(map(str, parts))
     elif isinstance(node, ast.IfExp):
-        yield from _texts(node.body)
-        yield from _texts(node.orelse)
+        yield from _texts(node.body, module, depth)
+        yield from _texts(node.orelse, module, depth)
+    elif isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _texts(value, module, depth)
     elif isinstance(node, ast.BinOp):
-        yield from (left + "…" for left in _texts(node.left))
+        yield from (left + "…" for left in _texts(node.left, module, depth))
+    elif depth and isinstance(node, ast.Call):
+        for returned in _returned(_last_name(node.func), module):
+            yield from _texts(returned, module, depth - 1)
+    elif depth and isinstance(node, ast.Name):
+        for assigned in _assigned(node.id, module):
+            yield from _texts(assigned, module, depth - 1)
+
+
+def _last_name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _returned(function: str, module: ast.Module) -> Iterator[ast.expr]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            yield from (each.value for each in ast.walk(node) if isinstance(each, ast.Return) and each.value)
+
+
+def _assigned(name: str, module: ast.Module) -> Iterator[ast.expr]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                yield node.value

@@ -164,8 +164,8 @@ class _Refusal:
         return (
             f"its scalar is not a mean over samples: {size} samples at once give {self.whole.mean:.6g}, the same "
             f"samples in parts of {first} and {second} give {join(self.parts).mean:.6g}.",
-            "If it is a mean over something else (tokens without padding), return onecurve.Weighted(sum, count); if "
-            "every sample's loss depends on the others in the batch (contrastive), it cannot be split.",
+            "If it is a mean over something else (tokens without padding), return onecurve.Weighted(sum, count). If it "
+            "compares the samples of a batch with each other (contrastive), use onecurve.loss.whole_batch.",
         )
 
     def _per_sample(self) -> tuple[str, str]:
@@ -178,7 +178,8 @@ class _Refusal:
             f"{float(self.whole.terms[worst]):.6g} among {size} samples, and {float(joined[worst]):.6g} among "
             f"{company} of them. {self._source()}".rstrip(),
             "A batch that is split would train another objective, so it is refused. Compare each sample with its own "
-            "target only; a loss over all pairs of a batch (contrastive) cannot be split.",
+            "target only; for a loss that compares the samples of a batch with each other (contrastive), use "
+            "onecurve.loss.whole_batch.",
         )
 
     def _weighted(self) -> tuple[str, str]:
@@ -188,8 +189,8 @@ class _Refusal:
             f"its Weighted does not add up: {size} samples at once give sum {float(self.whole.terms):.6g} and count "
             f"{self.whole.count:g}, the same samples in parts of {first} and {second} together give sum "
             f"{float(joined.terms):.6g} and count {joined.count:g}.",
-            "Return the sum over the items of the batch, not their mean, with the number of items; a sum in which "
-            "samples are compared with each other (contrastive) cannot be split.",
+            "Return the sum over the items of the batch, not their mean, with the number of items. If samples are "
+            "compared with each other (contrastive), use onecurve.loss.whole_batch.",
         )
 
     def _source(self) -> str:

@@ -68,11 +68,16 @@ class Terminal:
         elif self._is_due(done):
             self._lines += 1
             self._last_line = time.monotonic()
-            loss, self._losses = sum(self._losses) / len(self._losses), []
             self._print(
                 f"step {done:>{len(str(self._steps))}}/{self._steps}  rank 0  {self._epoch_text(record)}"
-                f"loss {loss:.4f}  {speed}  lr {record.lr:.2e}{self._epoch_time()}{remaining}"
+                f"{self._loss_text()}  {speed}  lr {record.lr:.2e}{self._epoch_time()}{remaining}"
             )
+
+    def _loss_text(self) -> str:
+        """The mean loss since the last line."""
+        losses, self._losses = self._losses, []
+        steps = f" (mean of {len(losses)} steps)" if len(losses) > 1 else ""
+        return f"loss {sum(losses) / len(losses):.4f}{steps}"
 
     def _epoch_text(self, record: StepRecord) -> str:
         return f"epoch {record.samples / self._epoch_samples:.2f}  " if self._epoch_samples else ""

@@ -38,7 +38,7 @@ def test_without_a_terminal_a_few_plain_lines_are_printed() -> None:
     lines = text.splitlines()
     assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps"
     assert lines[1] == "step   1/400  rank 0  loss 2.5000  80 samples/s  lr 1.00e-03  39.9 s left"
-    assert lines[-1] == "step 400/400  rank 0  loss 2.5000  80 samples/s  lr 1.00e-03"
+    assert lines[-1] == "step 400/400  rank 0  loss 2.5000 (mean of 397 steps)  80 samples/s  lr 1.00e-03"
     assert len(lines) == 5
     assert "\x1b" not in text
 
@@ -106,5 +106,5 @@ def test_a_line_has_the_epoch_its_time_and_the_mean_loss_since_the_last_line(mon
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 4  # the first three, and one after ten seconds
     assert lines[0].startswith("step   1/100  rank 0  epoch 0.02  loss 1.0000")
-    assert "loss 8.5000" in lines[3]  # the mean of steps 4 to 13
+    assert "loss 8.5000 (mean of 10 steps)  " in lines[3]  # steps 4 to 13
     assert "5.0 s per epoch" in lines[3]
