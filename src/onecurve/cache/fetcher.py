@@ -216,7 +216,7 @@ class Fetcher:
         why = kind = ""
         try:
             if not self._write(file, from_peers=True) and not self._write(file, from_peers=False):
-                raise BadFileError(f"{file.name}: it was changed since it was indexed")
+                raise BadFileError(f"{file.name}: it was changed since it was indexed; call onecurve index again")
             self.folder.commit(file.key)
         except BadFileError as error:
             why, kind = str(error), "bad"

@@ -32,7 +32,9 @@ class FolderSource(IndexedSource):
         path = f"{self.classes[piece]}/{file.name}"
         content = self._storage.read(path, file.size + 1)
         if xxhash.xxh3_64_intdigest(content) != file.hash:
-            raise BadFileError(f"{self._where.folder}/{path}: it was changed since it was indexed")
+            raise BadFileError(
+                f"{self._where.folder}/{path}: it was changed since it was indexed; call onecurve index again"
+            )
         return self._load(content), piece
 
     def identity(self) -> list[Identity]:

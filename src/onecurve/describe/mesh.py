@@ -19,7 +19,7 @@ class Mesh:
     def __post_init__(self) -> None:
         if min(self.pipeline, self.replicate, self.shard, self.context, self.expert, self.tensor) < 1:
             axis, degree = min(self.degrees.items(), key=lambda item: item[1])
-            raise OnecurveError(f"mesh: {axis} = {degree}; the degree of an axis must be at least 1")
+            raise OnecurveError(f"the degree of {axis} must be at least 1, not {degree}")
 
     @property
     def degrees(self) -> dict[str, int]:

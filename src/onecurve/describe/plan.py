@@ -90,20 +90,18 @@ class Plan:
         if isinstance(self.micro_batch, tuple):
             if len(self.micro_batch) != self.mesh.data:
                 raise OnecurveError(
-                    f"plan: {len(self.micro_batch)} shares for {self.mesh.data} data-parallel ranks "
+                    f"{len(self.micro_batch)} shares for {self.mesh.data} data-parallel ranks "
                     "(replicate × shard); give one share per rank"
                 )
             if len(set(self.micro_batch)) == 1:
                 object.__setattr__(self, "micro_batch", self.micro_batch[0])
         smallest = min(self.micro_batch) if isinstance(self.micro_batch, tuple) else self.micro_batch
         if smallest < 1:
-            raise OnecurveError(
-                f"plan: a share of {smallest} samples; every data-parallel rank needs at least 1 per round"
-            )
+            raise OnecurveError(f"every data-parallel rank needs at least 1 sample per round, not {smallest}")
         if self.rounds < 1:
-            raise OnecurveError(f"plan: rounds = {self.rounds}; it must be at least 1")
+            raise OnecurveError(f"rounds must be at least 1, not {self.rounds}")
         if self.threads < 0:
-            raise OnecurveError(f"plan: threads = {self.threads}; it must be 0 (divide the cores evenly) or more")
+            raise OnecurveError(f"threads must be 0 (divide the cores evenly) or more, not {self.threads}")
 
     def replace_unchecked(self, **changes: Any) -> "Plan":
         """Return a copy with these changes, without validation. The search makes hundreds of thousands of plans, and
@@ -185,9 +183,9 @@ class Plan:
             elif word in get_args(Precision):
                 given = {"precision": word}
             elif word.startswith("tables="):
-                given = {"tables": _read_tables(word.removeprefix("tables="))}
+                given = {"tables": _read_tables(word.removeprefix("tables="), text)}
             else:
-                given = _read_option(word) or {}
+                given = _read_option(word, text) or {}
             if given.keys() & fields_given.keys():
                 raise OnecurveError(f"plan {text!r}: {word!r} repeats what another word says; give one of them")
             fields_given |= given
@@ -210,7 +208,7 @@ def _option_word(name: str, value: Any) -> str:
     return name if value is True else f"{name}={value}"
 
 
-def _read_option(word: str) -> dict[str, Any] | None:
+def _read_option(word: str, text: str) -> dict[str, Any] | None:
     if word in get_args(Sharding):
         return {"sharding": word}
     name, equals, value = word.partition("=")
@@ -219,7 +217,7 @@ def _read_option(word: str) -> dict[str, Any] | None:
     if name in _OPTIONS and equals:
         return {name: int(value) if value.isdigit() else value}
     if equals:
-        raise OnecurveError(f"plan: unknown option {name!r} ({nearest(name, _OPTIONS)})")
+        raise OnecurveError(f"plan {text!r}: unknown option {name!r} ({nearest(name, _OPTIONS)})")
     return None
 
 
@@ -230,13 +228,13 @@ def _tables_text(tables: Mapping[str, TablePlacement]) -> str:
     return ",".join(f"{pattern}:{placement}" for pattern, placement in tables.items())
 
 
-def _read_tables(text: str) -> dict[str, str]:
+def _read_tables(placements: str, text: str) -> dict[str, str]:
     tables = {}
-    for part in text.split(","):
+    for part in placements.split(","):
         pattern, _, placement = part.rpartition(":")
         if placement not in get_args(TablePlacement):
             known = " or ".join(get_args(TablePlacement))
-            raise OnecurveError(f"plan: tables={text}: {placement!r} is not a placement of rows; use {known}")
+            raise OnecurveError(f"plan {text!r}: {placement!r} is not a placement of rows; use {known}")
         tables[pattern or "*"] = placement
     return tables
 
@@ -268,11 +266,13 @@ def _add_degrees(degrees: dict[str, int], word: str, text: str) -> None:
         match = re.fullmatch(r"([a-z_]+)(\d+)", item)
         if not match:
             raise OnecurveError(
-                f"plan {text!r}: cannot read {item!r}; a plan looks like 'replicate2·shard2 mb4×8 fp32'"
+                f"plan {text!r}: cannot read {item!r}; a plan looks like 'replicate2·shard2 mb4×8 fp32', or like "
+                "'replicate2 mb(5,3)' with uneven shares"
             )
         axis, degree = match[1], int(match[2])
         if axis not in AXES:
-            raise OnecurveError(f"plan {text!r}: {item!r} is no axis, precision or option ({nearest(axis, AXES)})")
+            known = [*AXES, *get_args(Precision)]
+            raise OnecurveError(f"plan {text!r}: {item!r} is no axis, precision or option ({nearest(axis, known)})")
         if axis in degrees:
             raise OnecurveError(f"plan {text!r}: the axis {axis!r} appears twice")
         degrees[axis] = degree

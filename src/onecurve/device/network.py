@@ -17,7 +17,9 @@ def address_towards(host: str, port: int) -> str:
             probe.connect((host, port))  # chooses a route; a datagram socket sends nothing here
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise OnecurveError(f"{host}:{port} cannot be reached from this host ({error.strerror or error})") from None
+        raise OnecurveError(
+            f"{host}:{port} cannot be reached from this host ({error.strerror or error}); check name and the network"
+        ) from None
 
 
 def own_address() -> str:
@@ -34,7 +36,11 @@ def address_of(device: str) -> str:
     for name, own in _device_addresses():
         if name == device:
             return own
-    raise OnecurveError(f"{device}: this host has no network device of that name with an address")
+    known = ", ".join(name for name, _ in _device_addresses())
+    raise OnecurveError(
+        f"{device}: this host has no network device of that name with an address (it has {known}); correct "
+        "GLOO_SOCKET_IFNAME, or leave it out"
+    )
 
 
 def device_of(address: str) -> str:
@@ -44,7 +50,8 @@ def device_of(address: str) -> str:
     for name, own in _device_addresses():
         if own == address:
             return name
-    raise OnecurveError(f"{address} is not an address of this host")
+    known = ", ".join(own for _, own in _device_addresses())
+    raise OnecurveError(f"{address} is not an address of this host (it has {known}); give one of them")
 
 
 def _device_addresses() -> list[tuple[str, str]]:

@@ -78,12 +78,12 @@ class _LineReader:
     def read(self, offset: int) -> Any:
         begin, end = int(self._begins[offset]), int(self._begins[offset + 1])
         if end - begin > _MAX_LINE_BYTES:
-            raise BadFileError(f"line {offset} has more than {_MAX_LINE_BYTES:,} bytes")
+            raise BadFileError(f"the line at byte {begin:,} has more than {_MAX_LINE_BYTES:,} bytes")
         line = self._file.between(begin, end) if self._text is None else self._text[begin:end]
         try:
             return _DECODER.decode(line.removeprefix(b"\xef\xbb\xbf") if offset == 0 else line)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFileError(f"the JSON of line {offset} cannot be read ({error})") from None
+            raise BadFileError(f"the JSON of the line at byte {begin:,} cannot be read ({error})") from None
 
 
 def uncompressed(stream: _Reads) -> Iterator[bytes]:

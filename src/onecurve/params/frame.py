@@ -81,7 +81,10 @@ def lengths(header: bytes) -> tuple[int, int]:
     """Return the lengths of messages and tensors that follow a header."""
     magic, body, tensors = _HEADER.unpack(header)
     if magic != _MAGIC:
-        raise FrameError("what was received is not a frame of onecurve's row servers")
+        raise FrameError(
+            "what was received is not a frame of onecurve's row servers; is another program at this address, or "
+            "another version of onecurve?"
+        )
     if body > MAX_MESSAGES_BYTES or tensors > MAX_TENSOR_BYTES:
         raise FrameError(f"a frame of {body + tensors:,} bytes was announced, which is more than allowed")
     return body, tensors

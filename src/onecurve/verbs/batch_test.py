@@ -66,9 +66,11 @@ def batch_test(
     noise = read_history(folder).noise.scale
     if noise is None:
         raise OnecurveError(
-            f"batch test: {data.steps:,} steps do not show the noise of the gradients; give more steps"
+            f"batch test: {data.steps:,} steps do not show the noise of the gradients; give more steps, at least 40 "
+            "(it is not measured with embedding tables, a loss over the whole batch, or uneven shares)"
             if plan.mesh.tensor == plan.mesh.pipeline == 1
-            else f"batch test: the noise of the gradients is not measured under the plan {plan}"
+            else f"batch test: the noise of the gradients is not measured under the plan {plan}, the best on this "
+            "host; test with a smaller model"
         )
     batch = suggested_batch(job.global_batch, noise)
     then = _predicted(replace(job, global_batch=batch), data, say) if batch != job.global_batch else now

@@ -89,11 +89,15 @@ class GivenCrews(FixedCrew):
         if not self.ranks_per_host:
             raise OnecurveError(
                 f"plan {self.plan}: its {self.plan.mesh.size} ranks cannot be placed on {len(hosts)} hosts; each host "
-                "gets the same number of ranks, or one rank for each of its accelerators"
+                "gets the same number of ranks, or one rank for each of its accelerators; use another plan, or another "
+                "number of --hosts"
             )
         fitted = with_ranks(self.plan, self.ranks_per_host * len(hosts))
         if fitted is None:
-            raise OnecurveError(f"plan {self.plan}: the {len(hosts)} hosts that are left are too few for it")
+            raise OnecurveError(
+                f"plan {self.plan}: the {len(hosts)} hosts that are left are too few for it; start the same command "
+                "again with more hosts, or with a plan for fewer"
+            )
         return Crew(_filled(fitted.mesh.size, hosts, self.ranks_per_host), fitted)
 
     async def larger(self, crew: Crew, hosts: Hosts, /) -> bool:

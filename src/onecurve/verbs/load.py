@@ -60,7 +60,9 @@ def load(run: str | Path, *, best: bool = False, device: str | torch.device = "c
         load_weights(Path(job.weights), local, stored_names(model, first_names(model)))
     missing = [name for name, tensor in tensors.items() if id(tensor) not in filled and name not in base]
     if missing:
-        raise OnecurveError(f"{checkpoint.where}: it has no {missing[0]}; the run's script has changed")
+        raise OnecurveError(
+            f"{checkpoint.where}: it has no {missing[0]}; the run's script has changed: use the one of the run"
+        )
     return model.to(device).eval()
 
 
@@ -68,5 +70,5 @@ def _refuse_another_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...
     if tuple(tensor.shape) != shape:
         raise OnecurveError(
             f"{folder}: {name} has the shape {list(shape)} in the checkpoint and {list(tensor.shape)} in the model; "
-            "the run's script has changed"
+            "the run's script has changed: use the one of the run"
         )

@@ -26,7 +26,7 @@ def find_checkpoint(folder: Path, best: bool) -> Checkpoint:
             failure = "none is of the best evaluation"
         except (CorruptedError, OSError) as error:
             failure = str(error)
-    raise OnecurveError(f"{store.where}: no checkpoint to read ({failure})")
+    raise OnecurveError(f"{store.where}: no checkpoint to read ({failure}); Job(save=…) says when a run saves one")
 
 
 def checkpoints_of(folder: Path) -> str:
@@ -41,9 +41,9 @@ def origin_of(folder: Path, arguments: Sequence[str] = ()) -> RunOrigin:
     """The job of a run. `arguments`: those that differ from the run's."""
     origin = read_origin(folder)
     if origin is None:
-        raise OnecurveError(f"{folder}: no run's folder (it has no run.json)")
+        raise OnecurveError(f"{folder}: no run's folder (it has no run.json); give one, for example runs/gpt")
     if not Path(origin.script).is_file():
-        raise OnecurveError(f"{folder}: the run's script is not here ({origin.script})")
+        raise OnecurveError(f"{folder}: the run's script is not here ({origin.script}); put it back there")
     given = {argument.partition("=")[0]: argument for argument in arguments}
     kept = [argument for argument in origin.arguments if argument.partition("=")[0] not in given]
     return RunOrigin(origin.script, (*kept, *given.values()), origin.checkpoints)

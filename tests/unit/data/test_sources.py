@@ -316,7 +316,7 @@ def test_samples_that_a_filter_drops_are_left_out_of_batches(tmp_path: Path) -> 
 def test_bad_samples_end_the_run_or_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"id": 0}\n{"id": \n{"id": 2}\n')
     oc.index(str(tmp_path))
-    with pytest.raises(BadFileError, match="the JSON of line 1 cannot be read"):
+    with pytest.raises(BadFileError, match="the JSON of the line at byte 10 cannot be read"):
         oc.data.jsonl(str(tmp_path))[1]
     source = oc.data.jsonl(str(tmp_path), bad="skip").map(lambda line: (torch.zeros(1), line["id"]))
     micro = Reader(source, seed=0).batch([Sample(0, 0, index) for index in range(3)])

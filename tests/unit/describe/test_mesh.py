@@ -41,5 +41,5 @@ def test_ranks_along_axes_are_those_with_the_same_other_coordinates(mesh: Mesh, 
 
 @pytest.mark.parametrize("axis", AXES)
 def test_a_degree_below_one_is_refused_by_name(axis: str) -> None:
-    with pytest.raises(OnecurveError, match=f"{axis} = 0"):
+    with pytest.raises(OnecurveError, match=f"degree of {axis} must be at least 1"):
         Mesh(**{axis: 0})
