@@ -1,8 +1,9 @@
 """Reads a page of the documentation: files that it shows, and commands with their output.
 
 A fence with a `title` is a file. In a `console` fence, a line that begins with `$ ` is a command, and the lines after
-it are its output, in which `…` stands for any text, and a line of `…` alone for any lines. A `python` fence without a
-title is a program. A comment `<!-- test: … -->` before a fence says how it is run.
+it are its output, in which `…` stands for any text, and a line of `…` alone for any lines. If no line begins with
+`$ `, every line is a command. A `python` fence without a title is a program. A comment `<!-- test: … -->` before a
+fence says how it is run.
 """
 
 import re
@@ -51,6 +52,8 @@ def fences(path: Path) -> Iterator[Fence]:
 
 def commands(text: str) -> list[Command]:
     """The commands of a console block."""
+    if "$ " not in {line[:2] for line in text.splitlines()}:
+        return [Command(line, ()) for line in text.splitlines()]
     found: list[Command] = []
     lines = iter(text.splitlines())
     for line in lines:

@@ -41,6 +41,10 @@ def test_files_commands_and_programs(tmp_path) -> None:
     assert program.text == "print(1)\n"
 
 
+def test_without_a_prompt_every_line_is_a_command() -> None:
+    assert [command.text for command in commands("onecurve run a.py\ntrue\n")] == ["onecurve run a.py", "true"]
+
+
 @pytest.mark.parametrize(
     ("output", "equal"),
     [

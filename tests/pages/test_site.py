@@ -30,6 +30,12 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert max(listed.values()) == 1
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
+def test_links_of_the_repositorys_pages_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text("utf-8")):
+        assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
 class Links(HTMLParser):
     """The targets of links and images of a page, and its own anchors."""
 

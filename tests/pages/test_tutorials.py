@@ -1,4 +1,4 @@
-"""Every command of every tutorial runs from the page's own text, and prints what the page shows."""
+"""Every command of the README and of every tutorial runs from the page's own text, and prints what the page shows."""
 
 import os
 import re
@@ -18,14 +18,15 @@ sys.path.insert(0, str(BENCHMARKS))
 from namespaces import emulated_hosts
 from slurm_cluster import slurm_cluster
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 _SLOW = re.compile(r"<!-- test: slow: (.+?) -->")
 _TIMEOUT = 300.0
 
 
 def pages() -> Iterator[object]:
-    for path in sorted((*DOCS.glob("tutorials/*.md"), *DOCS.glob("migrate/*.md"))):
-        name, text = f"{path.parent.name}/{path.stem}", path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((*DOCS.glob("tutorials/*.md"), *DOCS.glob("migrate/*.md")))):
+        name, text = str(path.relative_to(ROOT).with_suffix("")), path.read_text(encoding="utf-8")
         marks = [pytest.mark.slow] if _SLOW.search(text) else []
         if "on two hosts" in text or "with Slurm" in text:
             marks += [pytest.mark.hosts, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]

@@ -15,7 +15,7 @@ _SPACE = 2**30
 
 
 def folder_checks(folder: Path) -> Iterator[HealthCheck]:
-    """Try in the folder what a run does there. Leaves nothing behind."""
+    """Try in the folder what a run does there. Leaves nothing in it."""
     name = f"folder {folder}"
     probe = folder / f".doctor-{secrets.token_hex(8)}"
     other = probe.with_suffix(".linked")

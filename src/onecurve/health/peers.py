@@ -5,6 +5,7 @@ connects to two of them: the next one in the order of their names, and the first
 """
 
 import json
+import math
 import secrets
 import socket
 import threading
@@ -37,9 +38,16 @@ class Peer:
 
 
 def peer_checks(
-    folder: Path, hosts: int, address: str, versions: dict[str, str], patience: float, say: Callable[[str], None]
+    folder: Path,
+    hosts: int,
+    address: str,
+    versions: dict[str, str],
+    patience: float,
+    say: Callable[[str], None],
+    *,
+    folder_needed: bool = True,
 ) -> Iterator[HealthCheck]:
-    """Meet the other hosts, and compare with two of them."""
+    """Meet the other hosts, and compare with two of them. Runs of hosts that meet elsewhere need no common folder."""
     with _answering(address) as listener:
         own = Peer(secrets.token_hex(8), socket.gethostname(), address, listener.getsockname()[1], versions)
         file = folder / _PATTERN.replace("*", own.name)
@@ -47,7 +55,7 @@ def peer_checks(
             file.write_text(json.dumps(asdict(own)), encoding="utf-8")
             _remove_old(folder, file)
             peers = _wait_for_all(folder, hosts, patience, say)
-            yield _all_there(folder, peers, hosts)
+            yield _all_there(folder, peers, hosts, folder_needed)
             yield from _compared(own, peers)
             _wait_for_others(folder, own)
         finally:
@@ -96,8 +104,14 @@ def _remove_old(folder: Path, own: Path) -> None:
                 path.unlink()
 
 
-def _all_there(folder: Path, peers: list[Peer], hosts: int) -> HealthCheck:
+def _all_there(folder: Path, peers: list[Peer], hosts: int, folder_needed: bool) -> HealthCheck:
     text = f"{len(peers)} of {hosts} hosts see {folder}: {', '.join(peer.host for peer in peers[:8])}"
+    if len(peers) < hosts and not folder_needed:
+        fix = (
+            "the others were not compared with this host. If the hosts share no folder, give the job a place for "
+            'checkpoints that all reach: oc.Save(to="s3://…")'
+        )
+        return HealthCheck("shared folder", "note", text, fix)
     if len(peers) < hosts:
         fix = "start the same command on every host; if you did, the folder is not shared: mount it, or use --join"
         return HealthCheck("shared folder", "problem", text, fix)
@@ -122,6 +136,8 @@ def _connection(peer: Peer) -> HealthCheck:
     try:
         with socket.create_connection((peer.address, peer.port), timeout=_CONNECT_SECONDS) as connection:
             theirs = float(connection.recv(64) or b"nan")
+            if not math.isfinite(theirs):
+                raise ValueError("the connection was closed")
     except (OSError, ValueError) as error:
         fix = f"is there a firewall between the hosts, and does {peer.address} lead to {peer.host}?"
         return HealthCheck(name, "problem", f"{peer.address}:{peer.port}: {error}", fix)

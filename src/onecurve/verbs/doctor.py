@@ -65,4 +65,4 @@ def _checks(
         yield from meeting_place_checks(join)
     if hosts > 1:
         compared = {name: versions()[name].partition(" (")[0] for name in _COMPARED}  # without the interpreter's path
-        yield from peer_checks(folder, hosts, own_address(), compared, patience, say)
+        yield from peer_checks(folder, hosts, own_address(), compared, patience, say, folder_needed=join is None)

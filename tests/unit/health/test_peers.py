@@ -1,8 +1,12 @@
 """Hosts meet in a folder, compare themselves with two others, and leave nothing behind."""
 
+import json
 import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 
 from onecurve.describe.health import HealthCheck
 from onecurve.health import peers
@@ -36,6 +40,22 @@ def test_a_host_that_does_not_come(tmp_path: Path) -> None:
     assert first.state == "problem"
     assert "the folder is not shared" in first.fix
     assert not others
+
+
+def test_hosts_that_meet_elsewhere_need_no_common_folder(tmp_path: Path) -> None:
+    (only,) = peer_checks(tmp_path, 2, "127.0.0.1", {}, 0.0, lambda _: None, folder_needed=False)
+    assert only.state == "note"
+    assert "share no folder" in only.fix
+
+
+def test_a_port_that_closes_the_connection_is_a_problem(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        Thread(target=lambda: listener.accept()[0].close(), daemon=True).start()
+        other = peers.Peer("other", "a", "127.0.0.1", listener.getsockname()[1], {})
+        (tmp_path / ".doctor-host-other.json").write_text(json.dumps(asdict(other)))
+        (tmp_path / ".doctor-done-other").touch()
+        *_, last = check(tmp_path, 2, {})
+    assert (last.name, last.state) == ("connection to a", "problem")
 
 
 def test_what_a_killed_check_has_left_is_removed(tmp_path: Path) -> None:
