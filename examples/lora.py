@@ -1,4 +1,4 @@
-"""Fine-tunes a Hugging Face folder with LoRA: `onecurve run examples/lora.py folder=PATH --plan "shard2 mb4"`.
+"""Fine-tunes a Hugging Face folder with LoRA: `onecurve run examples/lora.py folder=PATH --plan "shard2 mb8"`.
 
 Without a folder, a small Llama with random weights is written to a folder for temporary files first. Needs the packages
 transformers and peft.

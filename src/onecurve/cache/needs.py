@@ -19,7 +19,7 @@ class Needs(Protocol):
 
     @property
     def ordered(self) -> int:
-        """So many of them, the first ones, are read in the order of samples; the others now and then."""
+        """Number of files, counted from the first, that are read in the order of samples."""
 
     def file(self, number: int) -> RemoteFile:
         """Return a file."""

@@ -21,7 +21,7 @@ from onecurve.formats.indexing import DataLocation, index_path
 from onecurve.formats.storage import DataFile, Storage
 
 _SAFETY = 2
-"""So many more pieces than a window has are kept open: a batch may have samples of two windows."""
+"""Number of pieces that are open besides those of a window: a batch may have samples of two windows."""
 
 
 class OpenPieces:

@@ -17,7 +17,7 @@ class FileTable:
     location: str
     index: IndexFile
     window: int
-    """So many pieces are read together."""
+    """Number of pieces that are read together."""
     first_piece: int = 0
     """The number that the first piece of the index has in the source, if that has several."""
 

@@ -24,7 +24,7 @@ def jsonl(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | N
 
     Args:
         path: A folder, a file, a glob such as `"data/*.jsonl"`, or a URL that fsspec knows.
-        window: So many files are shuffled together. Default: 16.
+        window: Number of files that are shuffled together. Default: 16.
         bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
             many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
@@ -49,7 +49,7 @@ def parquet(
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
         columns: Those that are read. Default: None, all.
-        window: So many row groups are shuffled together; they are in memory. Default: 16.
+        window: Number of row groups that are shuffled together; they are in memory. Default: 16.
         bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
             many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
@@ -66,7 +66,7 @@ def tar(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | Non
 
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
-        window: So many files are shuffled together. Default: 16.
+        window: Number of files that are shuffled together. Default: 16.
         bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
             many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
@@ -83,7 +83,7 @@ def tfrecord(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str 
 
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
-        window: So many files are shuffled together. Default: 16.
+        window: Number of files that are shuffled together. Default: 16.
         bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
             many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
@@ -104,7 +104,7 @@ def tokens(
         path: A folder, a file, a glob, or a URL that fsspec knows.
         length: Tokens of a sample.
         dtype: Of the tokens in raw files. Default: `"uint16"`.
-        window: So many files are shuffled together. Default: 16.
+        window: Number of files that are shuffled together. Default: 16.
         bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
             many were. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.

@@ -24,8 +24,9 @@ class Save:
         best: Save after an evaluation that is the best so far, and keep that checkpoint. Default: True.
         to: Folder or fsspec URL for the checkpoints, for example `"s3://bucket/run"`. Default: None, the run's folder.
         memory: Number of steps between snapshots in host memory, from which a run that `onecurve run` has started
-            continues when a rank or a host fails; they take twice the memory of a checkpoint. Default: `"auto"`, as
-            often as costs at most 1 % of the time; None: continue from checkpoints only.
+            continues when a rank or a host fails; they take twice the memory of a checkpoint on one host, and up
+            to five times on several. Default: `"auto"`, as often as costs at most 1 % of the time; None: continue from
+            checkpoints only.
 
     Example::
 

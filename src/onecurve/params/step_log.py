@@ -55,7 +55,7 @@ class StepLog(Generic[Part]):
     earlier_ranks: dict[int, int] = field(default_factory=dict)
     """The number of ranks in steps of earlier crews that may not have been added."""
     kept_verdicts: int = 2
-    """So many are kept of steps that have been added: as many as were told at once."""
+    """Number of added steps that are remembered: as many as were told at once."""
 
     def stage(self, step: int, rank: int, part: Part) -> None:
         """Keep what a rank has pushed. What is known already has no effect."""

@@ -23,7 +23,7 @@ def index(
         path: A folder, a file, a glob such as `"data/*.jsonl"`, or a URL that fsspec knows. Formats: Parquet, JSON
             lines (also .gz and .zst), tar, TFRecord, tokens (.npy and .bin), folders of images or sounds.
         out: The file of the index. Default: None, `_onecurve.index` in the folder.
-        processes: So many files are read at the same time. Default: None, one per core.
+        processes: Number of files that are read at the same time. Default: None, one per core.
         progress: A function that is called with the bytes that are done, and all. Default: none is called.
 
     Returns:
