@@ -212,7 +212,7 @@ def _add_why(verbs: Verbs) -> None:
         "--try",
         dest="try_changes",
         action="store_true",
-        help="try the best one or two changes in 20 steps, and show the measured gain next to the promised one",
+        help="try the best one or two changes in 20 or more steps, and show the measured gain next to the promised one",
     )
 
 
