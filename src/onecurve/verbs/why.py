@@ -46,8 +46,8 @@ def why(
             written.
         trace: Path of a trace to write, which Perfetto (ui.perfetto.dev) shows: the steps whose times were recorded one
             by one, of all ranks, with aligned clocks. Default: None, none is written.
-        try_changes: Try what the first two findings suggest: 20 or more steps from the newest checkpoint, with the change and
-            without it, in a folder that is removed afterwards. The run must have ended. Default: False.
+        try_changes: Try what the first two findings suggest: 20 or more steps from the newest checkpoint, with the
+            change and without it, in a folder that is removed afterwards. The run must have ended. Default: False.
         say: A function that is called with short texts about what is being done. Default: they are dropped.
 
     Returns:
