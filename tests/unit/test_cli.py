@@ -24,7 +24,7 @@ def test_an_unknown_flag_is_said(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["run", "train.py", "--rank", "2"])
     assert ended.value.code == 2
-    assert "unknown flag --rank" in capsys.readouterr().err
+    assert "unknown flag --rank (did you mean '--ranks'?); see 'onecurve run --help'" in capsys.readouterr().err
 
 
 def test_a_wrong_plan_is_said_before_ranks_are_started(capsys, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import TypeAlias
 
 import onecurve
@@ -33,12 +34,20 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     chosen, rest = parser.parse_known_args(words, argparse.Namespace(words=words))
     unknown = [word for word in rest if word.startswith("-")]
     if unknown:
-        parser.error(f"unknown flag {unknown[0]}; see 'onecurve --help' and the verb's own --help")
+        parser.error(_unknown_flag(parser, words, unknown[0].partition("=")[0]))
     if rest and not hasattr(chosen, "arguments"):
         parser.error(f"unknown word {rest[0]!r}; see the verb's own --help")
     if rest:
         chosen.arguments += rest
     return chosen
+
+
+def _unknown_flag(parser: argparse.ArgumentParser, words: Sequence[str], flag: str) -> str:
+    (verbs,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    name = next(word for word in words if word in verbs.choices)
+    close = get_close_matches(flag, verbs.choices[name]._option_string_actions, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"unknown flag {flag}{hint}; see 'onecurve {name} --help'. Arguments of job() have no dashes: name=value"
 
 
 def command_parser() -> argparse.ArgumentParser:

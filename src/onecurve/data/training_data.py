@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from onecurve.data.loader import Reader, TrainingBatches
 from onecurve.data.loader_pace import Workers
@@ -19,8 +19,8 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Dataset, Job
 
 _ONE_LANE = (
-    "data: what can only be iterated over is one lane: every rank reads all of it and takes its part, and a run that "
-    "continues reads it again from its begin, unless it has state_dict and load_state_dict; divide it with "
+    "data: it can only be iterated over, so every rank reads all of it and takes its part, and a run that continues "
+    "reads it again from its beginning, unless it has state_dict and load_state_dict; divide it with "
     "oc.data.stream(open_lane, lanes=64)"
 )
 
@@ -98,6 +98,11 @@ def open_dataset(build: object, name: str) -> Dataset:
         raise OnecurveError(
             f"Job: {name}() returned an iterator, which can be read only once; return an object whose __iter__ begins "
             "anew each time, or use oc.data.stream(lambda lane: my_generator(), lanes=1)"
+        )
+    if isinstance(dataset, DataLoader):
+        raise OnecurveError(
+            f"Job: {name}() returned a DataLoader; return its dataset instead. What a DataLoader has besides it is "
+            "Job(global_batch=…, workers=…, collate=…); samples are always shuffled"
         )
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")):
         return StreamSource(lambda _: build(), lanes=1, note=_ONE_LANE)  # a new one: this one may keep a state

@@ -18,6 +18,9 @@ class Verdict:
     not run this model under this plan."""
     size: float = 0.0
     """The largest difference, as a fraction of the tensor's scale; in fp32, as a multiple of the reference's spread."""
+    limit: float = 0.0
+    """The largest difference that counts as equal for this tensor. It is larger than that of the check for a weight
+    whose gradient is zero but for rounding: there, rounding decides in which direction Adam moves it."""
     step: int = 0
     """The step of that difference: the first step that differs, if any."""
     tensor: str = ""

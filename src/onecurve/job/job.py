@@ -354,7 +354,8 @@ class Job:
                 )
             if not callable(value):
                 raise OnecurveError(
-                    f"Job: {name} must be a callable, got {type(value).__name__}; use {_CALLABLE_EXAMPLES[name]}"
+                    f"Job: {name} must be a callable, got an object of {type(value).__module__}."
+                    f"{type(value).__name__}; use {_CALLABLE_EXAMPLES[name]}"
                 )
 
 

@@ -28,9 +28,13 @@ def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     except OnecurveError:
         raise
     except Exception as error:
-        raise UserCodeError(f"{path}: job() raised {type(error).__name__}: {error}") from error
+        text = f"{path}: job() raised {type(error).__name__}: {error}"
+        if _speaks_of_ranks(error):
+            text += "; take out what belongs to torch.distributed: onecurve starts the ranks, and a job has no rank"
+        raise UserCodeError(text) from error
     if not isinstance(job, Job):
-        raise OnecurveError(f"{path}: job() must return a onecurve.Job, got {type(job).__name__}")
+        hint = "; is the return missing?" if job is None else ""
+        raise OnecurveError(f"{path}: job() must return a onecurve.Job, got {type(job).__name__}{hint}")
     return job
 
 
@@ -79,8 +83,15 @@ def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where
     return kwargs
 
 
+_imported: dict[str, ModuleType] = {}
+"""The modules that were imported here, by name. They are imported again, because their file may have changed."""
+
+
 def _import(path: Path) -> ModuleType:
     refuse_missing(path)
+    known = sys.modules.get(path.stem)
+    if known is not None and known is not _imported.get(path.stem) and _is_from(known, path):
+        return known  # the user's program has imported it, and its classes must stay the same objects
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise OnecurveError(f"{path}: not a Python file; its name must end in .py")
@@ -88,6 +99,7 @@ def _import(path: Path) -> ModuleType:
     # Like `python train.py`: the script can import modules of its own folder, and its classes can be found by name.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[path.stem] = module
+    _imported[path.stem] = module
     importing.append(path)
     try:
         spec.loader.exec_module(module)
@@ -98,6 +110,16 @@ def _import(path: Path) -> ModuleType:
     finally:
         importing.pop()
     return module
+
+
+def _is_from(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path.resolve()
+
+
+def _speaks_of_ranks(error: Exception) -> bool:
+    """Tell whether a job has failed because it uses torch.distributed."""
+    return any(word in str(error) for word in ("RANK", "process group", "WORLD_SIZE", "MASTER_ADDR"))
 
 
 def _job_function(module: ModuleType, path: Path) -> Callable[..., Any]:

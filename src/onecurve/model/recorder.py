@@ -218,6 +218,7 @@ def record(build: Callable[[], nn.Module], seed: int) -> tuple[nn.Module, InitRe
         seed_all(mix(seed))
         with _recording(recorder):
             module = _call(build)
+            _refuse_built_before(module, build)
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if not recorder.knows(tensor):
             raise UnknownOriginError(f"{name} was created by no recorded operation")
@@ -250,6 +251,18 @@ def _call(build: Callable[[], nn.Module]) -> nn.Module:
                 "without torch.device('meta'): onecurve allocates only what a rank needs anyway"
             )
     return module
+
+
+def _refuse_built_before(module: nn.Module, build: Callable[[], nn.Module]) -> None:
+    """A module that is returned again has been trained meanwhile. Its tensors are real, unlike those made here."""
+    parameters = list(module.parameters())
+    if not parameters or any(isinstance(parameter, FakeTensor) for parameter in parameters):
+        return
+    if next(_call(build).parameters(), None) is parameters[0]:
+        raise OnecurveError(
+            "Job: model() returns the same module each time; it must build a new one: model=lambda: MyModel(…), "
+            "without a module that was built outside of the function"
+        )
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from onecurve.job.optimizer import OptimizerFactory
+from onecurve.job.optimizer import OptimizerFactory, build_optimizer
 from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_optimizer import SGD, RowOptimizer, TorchOptimizer
 from onecurve.params.slots import slots_of
@@ -58,7 +58,7 @@ class DenseRows:
             if parameter.requires_grad
         }
         names = {id(parameter): name for name, parameter in trained.items()}
-        optimizer = factory(trained.items())
+        optimizer = build_optimizer(factory, trained.items())
         self.tables: dict[str, DenseTable] = {}
         self._places: dict[str, dict[str, _Place]] = {}
         for number, group in enumerate(optimizer.param_groups):

@@ -51,6 +51,11 @@ class Difference:
         """True if the difference is within the limit; False for NaN."""
         return self.size <= self.limit
 
+    @property
+    def rank(self) -> float:
+        """Sorts differences, the worst one for its limit first. NaN counts as the largest."""
+        return -math.inf if math.isnan(self.size) else -self.size / self.limit
+
 
 def average_name(name: str) -> str:
     """What the average of a weight is called."""
@@ -153,10 +158,10 @@ def first_or_worst(differences: Iterable[Difference]) -> Difference:
     """Return the difference to report.
 
     If any exceeds the limit: of the first step with such a difference, the one closest to the cause (loss, then
-    gradients, then values), and of several the largest. Otherwise the largest of all. NaN counts as the largest.
+    gradients, then values), and of several the largest for its limit. Otherwise the largest of all for its limit.
     """
-    by_size = sorted(differences, key=lambda difference: -math.inf if math.isnan(difference.size) else -difference.size)
-    return min((each for each in by_size if not each.holds), key=_step_and_kind, default=by_size[0])
+    ordered = sorted(differences, key=lambda difference: difference.rank)
+    return min((each for each in ordered if not each.holds), key=_step_and_kind, default=ordered[0])
 
 
 def _step_and_kind(difference: Difference) -> tuple[int, int]:

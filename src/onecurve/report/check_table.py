@@ -52,7 +52,8 @@ def verdict_line(verdict: Verdict, width: int) -> str:
         word, where = "[green]holds  [/green]", f"largest difference at {tensor}"
     else:
         word, where = "[bold red]DIFFERS[/bold red]", f"first at step {verdict.step}, {tensor}"
-    return f"{word} {verdict.plan:<{width}}  {verdict.size:.1e}  {where}"
+    limit = f"{verdict.limit:.0e}" if verdict.limit < 1 else f"{verdict.limit:g}"
+    return f"{word} {verdict.plan:<{width}}  {verdict.size:.1e} (limit {limit})  {where}"
 
 
 def summary_of(reason: str) -> str:
@@ -79,11 +80,18 @@ def _summary(result: CheckResult) -> str:
     total = len(result.verdicts)
     if result.precision == "fp64":
         limit = f"limit: {result.limit:.0e} of each tensor's scale"
+        if any(verdict.limit > result.limit for verdict in result.verdicts):
+            limit += ", more for weights whose gradient is zero but for rounding"
     else:
         limit = f"limit: {result.limit:.0f} × the spread of perturbed runs"
     if result.holds:
-        return f"all {total} plans compute the same as one device ({limit})"
-    phrases = {"differs": "do not compute the same as one device", "failed": "failed", "refused": "were refused"}
+        plans = f"all {total} plans compute" if total != 1 else "the plan computes"
+        return f"{plans} the same as one device ({limit})"
+    phrases = {  # of one plan, and of several
+        "differs": ("does not compute the same as one device", "do not compute the same as one device"),
+        "failed": ("failed", "failed"),
+        "refused": ("was refused", "were refused"),
+    }
     counts = {outcome: sum(verdict.outcome == outcome for verdict in result.verdicts) for outcome in phrases}
-    said = ", ".join(f"{count} {phrases[outcome]}" for outcome, count in counts.items() if count)
+    said = ", ".join(f"{count} {phrases[outcome][count > 1]}" for outcome, count in counts.items() if count)
     return f"of {total} plan{'s' if total != 1 else ''}, {said} ({limit})"

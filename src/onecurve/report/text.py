@@ -1,5 +1,6 @@
 """Prints lines of text: wrapped between words on a terminal, and never wrapped in a file or pipe."""
 
+import os
 import re
 import shutil
 import sys
@@ -12,6 +13,14 @@ from rich.text import Text
 _COLUMN_START = re.compile(r"\S {2,}(?=\S)")
 _MAX_INDENT_FRACTION = 0.5
 """Part of the width; a last column that begins further right gets a line of its own."""
+
+
+class RankConsole(Console):
+    """The console of a rank. Training goes on when the reader of its output, such as `head`, has ended."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_lines(lines: Iterable[str]) -> None:

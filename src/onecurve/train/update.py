@@ -12,7 +12,7 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.job.full_parameter import FullParameterOptimizer
 from onecurve.job.layerwise import LayerWise
-from onecurve.job.optimizer import OptimizerFactory, refuse_if_not_shardable
+from onecurve.job.optimizer import OptimizerFactory, build_optimizer, refuse_if_not_shardable
 from onecurve.train.full_matrices import FullMatrices
 from onecurve.train.step_report import StepReport, gradient_factor, not_finite
 
@@ -25,7 +25,7 @@ class OptimizerUpdate:
     ) -> None:
         self.local_tensors = local_tensors
         self._group, self._device = group, device
-        self.optimizer = factory([(local_tensor.name, local_tensor.local) for local_tensor in local_tensors])  # type: ignore[misc]
+        self.optimizer = build_optimizer(factory, [(each.name, each.local) for each in local_tensors])  # type: ignore[misc]
         if plan.mesh.shard > 1 or plan.mesh.tensor > 1:
             refuse_if_not_shardable(self.optimizer, str(plan))
         self._masks: dict[tuple[int, ...], Tensor] = {}

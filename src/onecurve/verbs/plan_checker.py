@@ -155,6 +155,7 @@ class PlanChecker:
             plan=str(plan),
             outcome="holds" if difference.holds else "differs",
             size=difference.size,
+            limit=difference.limit,
             step=difference.step + 1,
             tensor=difference.tensor,
         )

@@ -40,6 +40,11 @@ def predict(
     """
     import torch
 
+    if type(data).__module__ == "__main__":
+        raise OnecurveError(
+            f"predict: the class {type(data).__name__} is defined in the program that runs, which the ranks, as other "
+            "processes, cannot import; move the class into a module, or give a list of samples"
+        )
     request = inference_request(Path(run), (), best, plan)
     with tempfile.TemporaryDirectory(prefix="onecurve-predict-") as folder:
         file = Path(folder) / "data"

@@ -130,15 +130,14 @@ class PlanProof:
             if obstacle:
                 self._warn(obstacle)
                 return
-            limit = checker.limit([resolved.plan])
             verdict = self._verdict(checker, resolved)  # ends with an exchange: then all ranks have read the folder
         if not verdict.holds:
-            raise OnecurveError(self._refusal(verdict, limit, agenda.plan))
+            raise OnecurveError(self._refusal(verdict, agenda.plan))
         blocks = f"{len(agenda.left_out)} identical blocks left out" if agenda.left_out else "the whole model"
         samples = f"{resolved.plan.global_batch} sample{'s' if resolved.plan.global_batch > 1 else ''}"
         text = (
             f"{verdict.plan} computes the same as one device (largest difference {verdict.size:.0e}, limit "
-            f"{limit:.0e}; {blocks}, one step of {samples}, {seconds_text(time.monotonic() - began)})"
+            f"{verdict.limit:.0e}; {blocks}, one step of {samples}, {seconds_text(time.monotonic() - began)})"
         )
         self._hold(agenda.key, text)
         if world.rank == 0:
@@ -155,14 +154,15 @@ class PlanProof:
                 "another plan, or train without proof: --no-check"
             ) from error
 
-    def _refusal(self, verdict: Verdict, limit: float, plan: str) -> str:
+    def _refusal(self, verdict: Verdict, plan: str) -> str:
         if verdict.reason:
             return f"{verdict.reason}\nfound while the plan was proved before training, as {verdict.plan}"
         asked = self._request
         command = shlex.join(["onecurve", "check", asked.script, *asked.arguments, "--plan", plan])
         return (
             f"plan {plan}: it does not compute the same as one device. Before the first update, "
-            f"under {verdict.plan}, {verdict.tensor} differs by {verdict.size:.1e} of its scale (limit {limit:.0e}); "
+            f"under {verdict.plan}, {verdict.tensor} differs by {verdict.size:.1e} of its scale (limit "
+            f"{verdict.limit:.0e}); "
             f"use another plan, compare step by step with: {command}, or train without proof: --no-check"
         )
 

@@ -27,6 +27,7 @@ from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of, weigh
+from onecurve.job.optimizer import build_optimizer
 from onecurve.job.whole_batch import WholeBatchLoss, splittable
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
@@ -160,7 +161,7 @@ class References:
             for name, parameter in module.named_parameters()
             if parameter.requires_grad and not name.startswith(f"{TABLES}.")
         ]
-        optimizer = self._job.optimizers[""](trainable)
+        optimizer = build_optimizer(self._job.optimizers[""], trainable)
         lr = max(group["lr"] for group in optimizer.param_groups)
         folder = self.folder(variant)
         folder.mkdir(exist_ok=True)

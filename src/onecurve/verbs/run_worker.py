@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from onecurve.checkpoint.hugging_face import save_configuration
 from onecurve.checkpoint.location import local_folder
 from onecurve.checkpoint.saver import SaveEvent
@@ -33,6 +31,7 @@ from onecurve.report.intervals import Intervals
 from onecurve.report.log import log_to_stderr
 from onecurve.report.progress import Terminal
 from onecurve.report.sink import JsonLines, Sink, TraceFile
+from onecurve.report.text import RankConsole
 from onecurve.report.tracking import Tracking
 from onecurve.report.transfer import Transfer
 from onecurve.runs.folder import (
@@ -298,5 +297,5 @@ def _sinks(run: Run, out: Path, request: RunRequest, warn: Callable[[str], None]
         facts = {"script": request.script, "arguments": " ".join(request.arguments)}
         sinks.append(Tracking(trackers, out, facts, run.job.global_batch, warn))
     if run.world.rank == 0 and not request.quiet:
-        sinks.append(Terminal(run.steps, run.job.global_batch, Console(), run.components.epoch_samples))
+        sinks.append(Terminal(run.steps, run.job.global_batch, RankConsole(), run.components.epoch_samples))
     return sinks

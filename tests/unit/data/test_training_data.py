@@ -73,3 +73,9 @@ def test_an_error_with_an_explanation_passes_through() -> None:
 
     with pytest.raises(OnecurveError, match=r"^the data is not prepared$"):
         open_dataset(refused, "data")
+
+
+def test_a_data_loader_is_refused() -> None:
+    """Its samples would be batches."""
+    with pytest.raises(OnecurveError, match="returned a DataLoader; return its dataset"):
+        open_dataset(lambda: torch.utils.data.DataLoader([1, 2, 3]), "data")

@@ -69,3 +69,15 @@ def test_a_script_runs_its_own_job_under_a_guard_only(tmp_path: Path) -> None:
     failed = python("bare.py", cwd=tmp_path)
     assert failed.returncode == 1
     assert "bare.py: it calls onecurve.run while it is imported, which every rank does; put the call" in failed.stderr
+
+
+def test_a_module_that_the_program_has_imported_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise instances of its classes could not be sent to the ranks any more."""
+    path = tmp_path / "imported_job.py"
+    path.write_text(SCRIPT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import imported_job
+
+    load_job(path)
+    assert sys.modules["imported_job"] is imported_job
+    monkeypatch.delitem(sys.modules, "imported_job")

@@ -197,3 +197,9 @@ def test_a_constructor_that_names_a_device_stays_on_the_host() -> None:
         assert other.device.type == built.device.type == "cpu", name
         assert torch.equal(recorder.value(tensor), recorder_of_named.value(other)), name
         assert torch.equal(recorder.value(tensor), built), name
+
+
+def test_a_module_that_was_built_before_is_refused() -> None:
+    module = nn.Linear(2, 2)
+    with pytest.raises(OnecurveError, match="returns the same module each time"):
+        record(lambda: module, 0)

@@ -70,11 +70,12 @@ def test_states_are_read_with_their_parameters() -> None:
     assert found[:, 512].tolist() == [3.0, 3.0]
 
 
-def test_what_the_optimizer_leaves_out_is_sent_too() -> None:
+def test_what_is_not_trained_is_sent_too() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
     model.register_buffer("numbers", torch.arange(3))
     model.register_buffer("precise", torch.ones(2, dtype=torch.float64))
-    dense = DenseRows(model, lambda named: torch.optim.SGD([p for n, p in named if n[0] == "1"], lr=0.1), torch.float32)
+    dense = DenseRows(model, lambda named: torch.optim.SGD([p for _, p in named], lr=0.1), torch.float32)
     assert sum(len(ids) for ids in dense.ids(constant=False).values()) == 2
     assert sum(len(ids) for ids in dense.ids(constant=True).values()) == 4
     assert dense.unsent == ["numbers", "precise"]

@@ -74,12 +74,16 @@ def test_numbers_have_units() -> None:
 
 
 def test_verdicts_are_printed() -> None:
-    good = Verdict(plan="mb8 fp64", outcome="holds", size=2e-16, step=1, tensor="loss")
+    good = Verdict(plan="mb8 fp64", outcome="holds", size=2e-9, limit=3e-8, step=1, tensor="loss")
     bad = Verdict(plan="shard2 mb4 fp64", outcome="differs", size=0.5, step=2, tensor="gradient w")
     assert "holds" in verdict_line(good, 16)
+    assert "2.0e-09 (limit 3e-08)  largest difference at loss" in verdict_line(good, 16)
     assert "first at step 2, gradient w" in verdict_line(bad, 16)
-    lines = result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))
-    assert lines == ["of 2 plans, 1 do not compute the same as one device (limit: 1e-09 of each tensor's scale)"]
+    (line,) = result_lines(CheckResult("fp64", 4, 1e-9, (good, bad), ()))
+    assert line.startswith(
+        "of 2 plans, 1 does not compute the same as one device (limit: 1e-09 of each tensor's scale, "
+    )
+    assert "gradient is zero but for rounding" in line
     assert result_lines(CheckResult("fp64", 4, 1e-9, (good,), ("a note",)))[0] == "note: a note"
 
 
@@ -92,7 +96,7 @@ def test_reasons_of_failures_are_printed_once() -> None:
     lines = result_lines(CheckResult("fp64", 4, 1e-9, (*failed, refused), ()))
     assert lines[0] == "shard2 mb4, shard2 mb8 failed:"
     assert sum("no kernel" in line for line in lines) == 1
-    assert lines[-1].startswith("of 3 plans, 2 failed, 1 were refused")
+    assert lines[-1].startswith("of 3 plans, 2 failed, 1 was refused")
 
 
 def test_a_line_has_the_epoch_its_time_and_the_mean_loss_since_the_last_line(monkeypatch: pytest.MonkeyPatch) -> None:
