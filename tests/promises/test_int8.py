@@ -8,7 +8,7 @@ from harness import EXAMPLES, onecurve
 
 
 def test_loss_size_and_speed_of_int8(tmp_path) -> None:
-    words = ("width=32", "context=16", "steps=5", "--plan", "mb32", "--no-check", "--out", "run")
+    words = ("width=32", "context=128", "steps=5", "--plan", "mb32", "--no-check", "--out", "run")
     done = onecurve("run", str(EXAMPLES / "gpt.py"), *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = onecurve("evaluate", "run", "--int8", "--json", cwd=tmp_path)
