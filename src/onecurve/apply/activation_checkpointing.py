@@ -1,8 +1,9 @@
 """Activation checkpointing: blocks recompute their forward during backward instead of saving all activations.
 
 `full` saves only a block's input. `selective` also saves the outputs of the expensive operations: matrix products,
-convolutions and attention. The recomputation leaves buffers unchanged, so batch norm updates its running statistics
-once per forward. Buffers that forward reads and changes have, during the recomputation, the values of the first run.
+convolutions and attention. (In blocks with recurrent layers it is the same as `full`.) The recomputation leaves buffers
+unchanged, so batch norm updates its running statistics once per forward. Buffers that forward reads and changes have,
+during the recomputation, the values of the first run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,14 +67,22 @@ def checkpoint_blocks(
         prefix = f"{name}." if name else ""
         changed = [buffer.removeprefix(prefix) for buffer in changed_buffers if buffer.startswith(prefix)]
         run = partial(checkpoint, use_reentrant=False)
-        contexts = _SELECTIVE_CONTEXTS if mode == "selective" else noop_context_fn
+        own_mode = _mode_of(block, mode)
+        contexts = _SELECTIVE_CONTEXTS if own_mode == "selective" else noop_context_fn
         if next(block.buffers(), None) is not None:  # torch.compile cannot trace these contexts
-            contexts = partial(_checkpoint_contexts, block, mode, changed)
+            contexts = partial(_checkpoint_contexts, block, own_mode, changed)
         if not compiled:
             contexts = partial(_timed_contexts, contexts)
         if contexts is not noop_context_fn:
             run = partial(run, context_fn=contexts)
         block.forward = partial(_checkpointed, block.forward, run)
+
+
+def _mode_of(block: nn.Module, mode: Recompute) -> Recompute:
+    """Recompute recurrent layers in full. torch's GRU and LSTM change the results of their own matrix products in
+    place, behind the version counters: saved ones would give wrong gradients without an error."""
+    is_recurrent = any(isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in block.modules())
+    return "full" if is_recurrent else mode
 
 
 def _checkpointed(

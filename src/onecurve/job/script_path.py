@@ -47,7 +47,7 @@ def script_path(script: Script, verb: str) -> Path:
 def has_own_loop(path: Path) -> bool:
     """True if a script defines no function `job`, and calls `prepare`: it is a program with its own training loop.
 
-    The script is not executed.
+    A `job` that it imports is what the loop trains. The script is not executed.
     """
     try:
         tree = ast.parse(path.read_bytes())
@@ -55,15 +55,7 @@ def has_own_loop(path: Path) -> bool:
         return False
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     prepares = any("prepare" in (getattr(call, "attr", ""), getattr(call, "id", "")) for call in calls)
-    return prepares and not any(map(_defines_job, tree.body))
-
-
-def _defines_job(statement: ast.stmt) -> bool:
-    if isinstance(statement, ast.FunctionDef):
-        return statement.name == "job"
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return any((alias.asname or alias.name) == "job" for alias in statement.names)
-    return False
+    return prepares and not any(isinstance(node, ast.FunctionDef) and node.name == "job" for node in tree.body)
 
 
 def refuse_missing(path: Path) -> None:

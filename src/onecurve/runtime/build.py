@@ -248,7 +248,7 @@ class RunBuilder:
             resolved = ResolvedPlan(plan)
         else:
             resolved = PlanCompleter(job, process.data, deferred).resolve(plan)
-        if proof is None or (plan.mesh.size == 1 and plan.rounds == 1):
+        if proof is None or (plan.mesh.size == 1 and plan.rounds == 1 and plan.recompute == "none"):
             return RunAgenda(resolved)
         return RunAgenda(resolved, proof.agenda(job, process.data, deferred, resolved, process.fingerprint))
 

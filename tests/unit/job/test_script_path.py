@@ -14,7 +14,7 @@ from onecurve.job.script_path import has_own_loop
         ("from onecurve import prepare\nfrom jobs import job as mine\nrun = prepare(mine())", True),
         ("def main():\n    def job(): ...\n    oc.prepare(job())\nmain()", True),
         ("def job():\n    ...\nif __name__ == '__main__':\n    oc.prepare(job())", False),
-        ("from jobs import job\noc.prepare(job())", False),
+        ("from jobs import job\noc.prepare(job())", True),
         ("print('neither')", False),
         ("def job(:", False),
     ],
