@@ -57,7 +57,7 @@ class OpCounter(TorchDispatchMode):
             return NotImplemented
         kwargs = kwargs or {}
         result = operation(*arguments, **kwargs)
-        if not self._has_fake_tensor(arguments):
+        if operation.namespace == "prim" or not self._has_fake_tensor(arguments):  # prim.device reads metadata
             return result
         if operation.namespace in ("_c10d_functional", "c10d"):
             self._count_collective(operation._schema.name, arguments, result)

@@ -124,3 +124,13 @@ def test_grouped_products_count_every_row_once() -> None:
     assert experts.grad.shape == experts.shape
     assert counter.work.forward.flops == {"matrix": 2 * M * K * N}
     assert counter.work.backward.flops == {"matrix": 2 * 2 * M * K * N}
+
+
+def test_reading_the_device_of_a_tensor_is_no_operation() -> None:
+    """Autograd does it for every gradient of a fake tensor. It would count as a kernel that reads the tensor."""
+    mode = FakeTensorMode()
+    with mode:
+        a = torch.zeros(M, K)
+        with OpCounter(mode) as counter:
+            torch.ops.prim.device.default(a)
+    assert counter.work.forward == ComputeLoad()
