@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.job.weighted import Weighted
 
 _AUC_BINS = 2000
@@ -55,6 +56,12 @@ def top1(logits_BC: Tensor, target_B: Tensor) -> Weighted:
 
         oc.metric.top1(logits_BC=torch.randn(8, 10), target_B=torch.randint(10, (8,)))
     """
+    if logits_BC.dim() != 2 or target_B.dim() != 1:
+        raise OnecurveError(
+            f"metric top1: it takes logits of shape [batch, classes] and one class per sample, got "
+            f"{list(logits_BC.shape)} and {list(target_B.shape)}. For tokens, write a metric that leaves out the "
+            "padding: oc.Weighted(correct, count)"
+        )
     return Weighted((logits_BC.argmax(-1) == target_B).sum(dtype=torch.float64), target_B.numel())
 
 

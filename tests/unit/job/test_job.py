@@ -170,3 +170,9 @@ def test_frozen_parameters_are_not_trained() -> None:
         make(freeze="")
     with pytest.raises(OnecurveError, match="ema must be the decay of an average"):
         make(ema=1.5)
+
+
+def test_top1_is_for_one_class_per_sample() -> None:
+    assert oc.metric.top1(torch.eye(3), torch.tensor([0, 1, 1])).sum == 2
+    with pytest.raises(OnecurveError, match="it takes logits of shape"):
+        oc.metric.top1(torch.zeros(2, 4, 3), torch.zeros(2, 4))
