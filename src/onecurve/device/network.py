@@ -18,7 +18,8 @@ def address_towards(host: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError as error:
         raise OnecurveError(
-            f"{host}:{port} cannot be reached from this host ({error.strerror or error}); check name and the network"
+            f"{host}:{port} cannot be reached from this host ({error.strerror or error}); check the name and the "
+            "network"
         ) from None
 
 

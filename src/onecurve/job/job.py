@@ -353,10 +353,8 @@ class Job:
                     "model=lambda: MyModel(…)"
                 )
             if not callable(value):
-                raise OnecurveError(
-                    f"Job: {name} must be a callable, got an object of {type(value).__module__}."
-                    f"{type(value).__name__}; use {_CALLABLE_EXAMPLES[name]}"
-                )
+                kind = f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
+                raise OnecurveError(f"Job: {name} must be a callable, got {kind}; use {_CALLABLE_EXAMPLES[name]}")
 
 
 _TRACKERS = ("tensorboard", "mlflow", "wandb")

@@ -12,7 +12,8 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from onecurve.job.optimizer import OptimizerFactory, build_optimizer
+from onecurve.job.optimizer import OptimizerFactory
+from onecurve.job.optimizer_factory import build_optimizer
 from onecurve.job.row_limits import RowLimits
 from onecurve.job.row_optimizer import SGD, RowOptimizer, TorchOptimizer
 from onecurve.params.slots import slots_of

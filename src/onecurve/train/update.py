@@ -12,7 +12,8 @@ from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.job.full_parameter import FullParameterOptimizer
 from onecurve.job.layerwise import LayerWise
-from onecurve.job.optimizer import OptimizerFactory, build_optimizer, refuse_if_not_shardable
+from onecurve.job.optimizer import OptimizerFactory, refuse_if_not_shardable
+from onecurve.job.optimizer_factory import build_optimizer
 from onecurve.train.full_matrices import FullMatrices
 from onecurve.train.step_report import StepReport, gradient_factor, not_finite
 

@@ -27,7 +27,7 @@ from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.objective import objective_of, weigh
-from onecurve.job.optimizer import build_optimizer
+from onecurve.job.optimizer_factory import build_optimizer
 from onecurve.job.whole_batch import WholeBatchLoss, splittable
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer

@@ -1,5 +1,6 @@
 """Verbs take a script's path or its job function; anything else is refused with the fix."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 import onecurve as oc
 from harness import python
+from onecurve.describe.errors import OnecurveError
 from onecurve.job.script import load_job
 from onecurve.job.script_path import script_path
 
@@ -81,3 +83,17 @@ def test_a_module_that_the_program_has_imported_stays_the_same(tmp_path: Path, m
     load_job(path)
     assert sys.modules["imported_job"] is imported_job
     monkeypatch.delitem(sys.modules, "imported_job")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("torch.distributed.init_process_group('gloo')", "a job has no rank"),
+        ("pass", "got NoneType; is the return missing?"),
+    ],
+)
+def test_a_job_that_fails_says_what_to_do(body: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "failing_job.py"
+    path.write_text(f"import torch\ndef job():\n    {body}\n")
+    with pytest.raises(OnecurveError, match=re.escape(expected)):
+        load_job(path)

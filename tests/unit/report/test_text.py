@@ -1,6 +1,8 @@
 """Lines are wrapped between words on a terminal, and left as they are anywhere else."""
 
 import io
+import shlex
+import subprocess
 import sys
 
 import pytest
@@ -80,3 +82,15 @@ def test_the_lines_of_a_run_are_not_wrapped_in_a_file() -> None:
         "stopped  after step 30 of 400, because loss no longer improves",
         "step  30/400  evaluation: loss 1.5000  accuracy 0.7500  (360 samples, 250.0 ms)",
     ]
+
+
+def test_a_rank_goes_on_when_the_reader_of_its_output_has_ended() -> None:
+    program = (
+        "import sys; from onecurve.report.text import RankConsole; console = RankConsole()\n"
+        "for _ in range(2000): console.print('x' * 100)\n"
+        "sys.stderr.write('went on')"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{shlex.join([sys.executable, '-c', program])} | head -1"], capture_output=True, text=True
+    )
+    assert done.stderr == "went on"

@@ -8,7 +8,7 @@ from torch import nn
 
 import onecurve as oc
 from onecurve.describe.errors import OnecurveError, UserCodeError
-from onecurve.job.optimizer import build_optimizer
+from onecurve.job.optimizer_factory import build_optimizer
 
 MODEL = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
 
