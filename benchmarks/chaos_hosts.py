@@ -44,6 +44,9 @@ class HostRun:
         self._earlier = ""
         """What keepers have printed that were started again."""
         self.records = Records(folder)
+        self._asked = folder.with_name(f"{folder.name}-asked")
+        """What the job reads that it is to do, see chaos_job.py."""
+        self._asked.mkdir()
 
     def start(self, host: Host) -> None:
         words = [sys.executable, "-m", "onecurve", "run", str(JOB_FILE), *self._job]
@@ -51,7 +54,16 @@ class HostRun:
         if host in self.keepers:
             self._earlier += f"{host.name}, before:\n{self.keepers[host].output()[-3000:]}\n"
             self.keepers[host].close()
-        self.keepers[host] = process_on(host, words, XDG_CACHE_HOME=str(self.folder.parent / "cache"))
+        cache = str(self.folder.parent / "cache")
+        self.keepers[host] = process_on(host, words, XDG_CACHE_HOME=cache, CHAOS_FOLDER=str(self._asked))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the steps take so long that the run does not end meanwhile."""
+        hold = self._asked / "hold"
+        hold.touch()
+        yield
+        hold.unlink()
 
     def wait(self, generation: int, step: int = 1) -> float:
         """Wait until a generation has done a step; return the time."""
@@ -144,9 +156,10 @@ def host(lab: Lab, found: Found, draw: random.Random, chosen: argparse.Namespace
                 recovered = run.wait_after(lose(victim), 2)
                 found.recoveries.append(recovered)
                 run.wait(2, max(run.records.steps(1)) + draw.randrange(5, chosen.steps // 5))
-                victim.reconnect()
-                run.start(victim)
-                run.wait(3)
+                with run.held():
+                    victim.reconnect()
+                    run.start(victim)
+                    run.wait(3)
                 statuses = run.ends()
                 judge(run, found, expected, statuses == [0, 0, 0], chosen.steps)
                 generations = [record for record in run.records.all() if record["kind"] == "generation"]

@@ -4,6 +4,8 @@ The file is `rank-N` in the folder CHAOS_FOLDER. It holds one command:
 - `sleep SECONDS`: a long call, as of a user's own code.
 - `lock SECONDS`: a call in C that holds the interpreter lock.
 - `flip`: one bit of the last weight changes, as by a fault of the hardware.
+
+While there is a file `hold` in that folder, each forward of every rank takes a second longer.
 """
 
 import os
@@ -32,6 +34,8 @@ class FaultyGPT(gpt.GPT):
 
 
 def do_what_is_asked(model: nn.Module) -> None:
+    if (Path(_FOLDER) / "hold").exists():
+        sleep(1.0)
     path = Path(_FOLDER) / f"rank-{os.environ.get('RANK', '0')}"
     if not path.exists():
         return

@@ -91,6 +91,7 @@ def test_hosts_without_a_plan_are_planned_for(start, tmp_path: Path, monkeypatch
     ends = [host.end() for host in start(arguments, arguments, plan="auto")]
     assert_statuses(ends, 0, 0)
     leader = next(output for _, output in ends if "measuring the links between the hosts" in output)
+    assert any("proved  " in output and " parameters" in output for _, output in ends)
     assert re.search(r"plan .* on [12] of 2 hosts", leader)
     assert list((tmp_path / "cache").rglob("link-*.json"))
 

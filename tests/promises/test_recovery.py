@@ -46,7 +46,7 @@ def test_a_run_goes_on_and_is_exact(scenario: str) -> None:
 
 @pytest.mark.hosts
 @needs_cpu_limit
-@pytest.mark.parametrize(("scenario", "steps"), [("host", 450), ("leader", 60), ("partition", 60)])
+@pytest.mark.parametrize(("scenario", "steps"), [("host", 120), ("leader", 60), ("partition", 60)])
 def test_a_run_on_several_hosts_goes_on_and_is_exact(scenario: str, steps: int) -> None:
     found, log = chaos(scenario, "--count", "1", "--steps", str(steps))
     assert found["exact"] == found["runs"], log

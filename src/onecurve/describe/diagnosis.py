@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 Cause = Literal[
     "data",
@@ -21,6 +21,8 @@ Cause = Literal[
     "evaluation",
 ]
 """What can limit a run."""
+_LEAST_MEASURED_GAIN = 0.02
+"""A measured gain below this is not distinguishable from the noise of a trial."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,22 @@ class TriedChange:
     """Fraction of the time that the change saves; None if it was not tried."""
     note: str = ""
     """Why it was not tried, for a person."""
+
+    @property
+    def is_refuted(self) -> bool:
+        """True if the change saves nothing worth it."""
+        return self.measured is not None and self.measured < _LEAST_MEASURED_GAIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriedChanges:
+    """What `onecurve why --try` has tried on a run; the content of tried.json."""
+
+    file_version: ClassVar[int] = 1
+
+    plan: str
+    """The plan of the run when it was tried."""
+    changes: tuple[TriedChange, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +185,7 @@ class Diagnosis:
     note: str = ""
     """What could not be found out, for a person."""
     tried: tuple[TriedChange, ...] = ()
-    """The changes of the first findings, if they were tried."""
+    """The changes that were tried under this plan, now or by an earlier `onecurve why --try`."""
 
     @property
     def efficiency(self) -> float | None:

@@ -70,3 +70,10 @@ class Generation:
     """Empty if the plan was given."""
     interruption: Interruption | None = None
     """None in the first generation."""
+    untrained: int = 0
+    """Generations before this one in which the ranks did not train: they measured links."""
+
+    @property
+    def trained_number(self) -> int:
+        """Its number among the generations that train, as records have it."""
+        return self.number - self.untrained

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 RunState = Literal["running", "finished", "stopped", "silent"]
-"""`stopped`: it ended by itself before its last step. `silent`: it has no end, and has recorded nothing for a while."""
+"""`stopped`: it ended before its last step: by itself, or its processes are gone. `silent`: it has no end, and has
+recorded nothing for a while."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,8 @@ class RunSummary:
     """The evaluation on the test data, at the end; None if there is none, or the run ended before."""
     predicted_step_seconds: float | None = None
     """None if the run was not planned by `onecurve run`."""
+    first_step: int = 0
+    """Steps that were done before this process began; `seconds` does not include them."""
 
     @property
     def signal(self) -> SignalName | None:

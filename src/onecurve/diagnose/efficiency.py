@@ -47,7 +47,9 @@ def _taken(times: StepTimes) -> dict[str, tuple[str, ...]]:
         "no evaluations and checkpoints": tuple(times.pauses),
         "no waiting for data": ("data",),
         "no waiting for slow ranks": ("slowest", "uneven", "interrupted"),
-        "no communication": tuple(dict.fromkeys((*times.communication, "replicate", "shard", "tensor", "tables"))),
+        "no communication": tuple(
+            dict.fromkeys((*times.communication, "replicate", "shard", "tensor", "batch_norm", "tables"))
+        ),
         "no pipeline bubble": ("bubble", "pipeline"),
         "no recomputation": ("recompute",),
         "no update and overhead": ("update", "host", *other),

@@ -12,6 +12,7 @@ _GROUPS = {
     "replicate": ("replicate",),
     "shard": ("shard",),
     "tensor": ("tensor",),
+    "batch_norm": ("batch_norm",),
     "bubble": ("bubble", "pipeline"),
     "tables": ("tables",),
 }
@@ -40,7 +41,7 @@ class MeasuredEstimator(Estimator):
                 known[group] = min(_LARGEST_FACTOR, after / before)
         # A link that is slower than assumed is so for every axis that uses it.
         link = max((known[group] for group in _COMMUNICATION if group in known), default=1.0)
-        assumed = {**dict.fromkeys(_GROUPS, 1.0), **dict.fromkeys(_COMMUNICATION, link)}
+        assumed = {**dict.fromkeys(_GROUPS, 1.0), **dict.fromkeys((*_COMMUNICATION, "batch_norm"), link)}
         factors = {**assumed, **known}
         self._factors = {cause: factors[group] for group, causes in _GROUPS.items() for cause in causes}
         if "bubble" not in known:
@@ -78,7 +79,7 @@ def measured_groups(times: StepTimes) -> dict[str, float]:
         "compute": sum(value for cause, value in times.own.items() if cause not in known),
         "update": times.own.get("update", 0.0),
         "bubble": times.bubble,
-        **{cause: times.communication.get(cause, 0.0) for cause in ("replicate", "shard", "tensor", "tables")},
+        **{cause: times.communication.get(cause, 0.0) for cause in (*_COMMUNICATION, "batch_norm", "tables")},
     }
 
 

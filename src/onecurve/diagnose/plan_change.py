@@ -86,6 +86,11 @@ def _limit(cause: Cause, shortened: str, plan: Plan, times: StepTimes) -> str:
             f"sample{'s' * (max(plan.shares) > 1)} per step"
         )
     spent = times.communication.get(shortened, 0.0)
+    if shortened == "batch_norm":
+        return (
+            f"synchronized batch norm waits for the statistics of other ranks: {spent / times.total:.0%} of the time "
+            f"({seconds_text(spent)} of {seconds_text(times.total)})"
+        )
     return (
         f"communication along the axis {shortened!r} is not hidden by computing: {spent / times.total:.0%} of the time "
         f"({seconds_text(spent)} of {seconds_text(times.total)})"

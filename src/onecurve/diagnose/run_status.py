@@ -11,28 +11,33 @@ from onecurve.diagnose.step_times import own_of
 
 MAX_SILENCE_SECONDS = 60.0
 """A run without an end that has recorded nothing for longer, and for ten steps, is not in progress any more."""
+_UNLOCKED_SECONDS = 10.0
+"""A run whose folder is not locked has ended after this time. Before, its first rank may be on the way back."""
 _DETAILS = ("saved", "snapshots")
 """Events that are shown elsewhere, or not worth showing."""
 _MAX_LOSSES = 120
 _MAX_EVENTS = 6
 
 
-def state_of(history: RunHistory, now: float) -> RunState:
-    """Whether the run is in progress."""
+def state_of(history: RunHistory, now: float, locked: bool | None = None) -> RunState:
+    """Whether the run is in progress. `locked`: whether its first rank, which locks the folder, lives; None if that is
+    not known."""
     generation, columns = history.generations[-1], history.columns
     if generation.end is not None:
         return "finished" if columns.step[-1] >= history.start.steps else "stopped"
+    if locked is False and now - _newest(history) > _UNLOCKED_SECONDS:
+        return "stopped"
     pauses = [record.seconds for record in history.evaluations[-1:]]
     silence = max(MAX_SILENCE_SECONDS, 10 * columns.seconds[-1], *(3 * seconds for seconds in pauses))
     return "running" if now - _newest(history) < silence else "silent"
 
 
-def status_of(history: RunHistory, now: float | None = None) -> RunStatus:
-    """`now`: in seconds since the epoch."""
+def status_of(history: RunHistory, now: float | None = None, locked: bool | None = None) -> RunStatus:
+    """`now`: in seconds since the epoch. `locked`: as for `state_of`."""
     now = time.time() if now is None else now
     columns, start, first = history.columns, history.start, history.ranks[0]
     step_seconds = sum(first.seconds.values()) / first.steps if first.steps else columns.seconds[-1]
-    state, step = state_of(history, now), columns.step[-1]
+    state, step = state_of(history, now, locked), columns.step[-1]
     return RunStatus(
         folder=history.folder,
         state=state,

@@ -17,6 +17,8 @@ _LEAST_SLOWNESS = 1.25
 _SHARE = 0.5
 """What takes more than this part of the time of loading samples limits it."""
 _MAX_PROCESSES = 64
+_LEAST_INTERRUPTED = 0.15
+"""Below this fraction of its work, a rank without a core waits for memory, files or its own threads."""
 _MAX_NAMED_HOSTS = 4
 _ROOM = 1.25
 """Loader processes should be able to prepare this many times the samples that are needed."""
@@ -99,21 +101,32 @@ def _worked(rank: RankHistory) -> float:
 
 
 def busy_hosts(history: RunHistory, times: StepTimes) -> Finding | None:
-    """Other programs that interrupt the ranks, now one and now another."""
-    if not times.interrupted:
+    """Other programs that interrupt the ranks, now one and now another, or a rank that is alone."""
+    lost = times.interrupted or _interrupted_alone(history)
+    if not lost:
         return None
     hosts = sorted({rank.host for rank in history.ranks})
     named = ", ".join(hosts[:_MAX_NAMED_HOSTS]) + ", …" * (len(hosts) > _MAX_NAMED_HOSTS)
+    effect = "waiting for the rank that was interrupted takes" if times.interrupted else "the rank has no core for"
     return Finding(
         cause="busy_hosts",
         limit=(
-            f"other programs take the cores of the ranks now and then: waiting for the rank that was interrupted takes "
-            f"{times.interrupted / times.total:.0%} of the time ({seconds_text(times.interrupted)} of "
-            f"{seconds_text(times.total)})"
+            f"other programs take the cores of the ranks now and then: {effect} {lost / times.total:.0%} of the time "
+            f"({seconds_text(lost)} of {seconds_text(times.total)})"
         ),
         change=f"stop what else runs on {named}, or leave it some cores: fewer ranks or threads",
-        gain=saved(times.total, times.total - times.interrupted, spread=0.5),
+        gain=saved(times.total, times.total - lost, spread=0.5),
     )
+
+
+def _interrupted_alone(history: RunHistory) -> float:
+    """Seconds of a step in which the only rank of a run on CPU cores had work, and no core."""
+    rank = history.ranks[0]
+    if len(history.ranks) > 1 or history.start.device != "cpu" or not (rank.cpu_seconds and rank.steps):
+        return 0.0
+    worked = own_of(rank) - rank.mean("data")
+    lost = worked - rank.cpu_seconds / rank.steps
+    return lost if lost > _LEAST_INTERRUPTED * worked else 0.0
 
 
 def uneven_samples(times: StepTimes) -> Finding | None:

@@ -18,18 +18,20 @@ CalibrationFactors = tuple[float, float]
 class PassTime:
     """Seconds of one module's forward or backward pass."""
 
-    computed: float
-    sent: float
-    """Seconds of collectives inside the module, which do not overlap with compute."""
-    host: float
-    """Seconds of launching operations, as far as they exceed the other two: the device then waits for the host."""
+    computed: float = 0.0
+    tensor: float = 0.0
+    """Seconds of collectives between tensor ranks, which do not overlap with compute."""
+    batch_norm: float = 0.0
+    """Seconds of collectives for the statistics of synchronized batch norm, which do not overlap either."""
+    host: float = 0.0
+    """Seconds of launching operations, as far as they exceed the others: the device then waits for the host."""
 
     @property
     def total(self) -> float:
-        return self.computed + self.sent + self.host
+        return self.computed + self.tensor + self.batch_norm + self.host
 
     def repeated(self, times: int) -> "PassTime":
-        return PassTime(times * self.computed, times * self.sent, times * self.host)
+        return PassTime(times * self.computed, times * self.tensor, times * self.batch_norm, times * self.host)
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,12 @@ class ModuleTimes:
     recompute: float = 0.0
     """Seconds of recomputing the forward during backward."""
     tensor: float = 0.0
+    batch_norm: float = 0.0
     host: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.forward + self.backward + self.recompute + self.tensor + self.host
+        return self.forward + self.backward + self.recompute + self.tensor + self.batch_norm + self.host
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,8 @@ class RoundModel:
                     forward=forward.computed,
                     backward=backward.computed,
                     recompute=recomputed.computed,
-                    tensor=sum(time.sent for time in passes),
+                    tensor=sum(time.tensor for time in passes),
+                    batch_norm=sum(time.batch_norm for time in passes),
                     host=sum(time.host for time in passes),
                 )
             )
@@ -138,7 +142,7 @@ class RoundModel:
         backward = self._pass(work, "backward", work.backward, plan, backward_factor, split_ops)
         if recompute == "none":
             forward = self._pass(work, "forward", work.forward, plan, forward_factor)
-            return forward, backward, PassTime(0.0, 0.0, 0.0)
+            return forward, backward, PassTime()
         factor = constants.full_recompute_factor if recompute == "full" else constants.selective_recompute_factor
         checkpoint_ops = (factor - 1) * operations
         forward = self._pass(work, "forward", work.forward, plan, forward_factor, checkpoint_ops)
@@ -170,8 +174,13 @@ class RoundModel:
             if collective.when == direction and _degree(plan, collective.axis) > 1
         ]
         computed = calibration * compute.seconds(load, self._hosts.device, plan.precision, constants)
-        sent = sum(
-            self._place(plan, collective.axis).seconds(collective.kind, collective.size) for collective in collectives
+        tensor, batch_norm = (
+            sum(
+                self._place(plan, collective.axis).seconds(collective.kind, collective.size)
+                for collective in collectives
+                if (collective.axis == DATA) == between_all
+            )
+            for between_all in (False, True)  # the statistics of batch norm are those of all data-parallel ranks
         )
         dispatch = constants.dtensor_dispatch_factor if plan.mesh.tensor > 1 else 1.0
         launched = (
@@ -180,8 +189,10 @@ class RoundModel:
             + extra_ops
         )
         if self._hosts.device.op_seconds:  # on a CPU launching and computing cannot overlap
-            return PassTime(computed, sent, launched * self._hosts.device.op_seconds)
-        return PassTime(computed, sent, max(0.0, launched * constants.op_launch_seconds - computed - sent))
+            host = launched * self._hosts.device.op_seconds
+        else:
+            host = max(0.0, launched * constants.op_launch_seconds - computed - tensor - batch_norm)
+        return PassTime(computed, tensor, batch_norm, host)
 
 
 def _degree(plan: Plan, axis: str) -> int:

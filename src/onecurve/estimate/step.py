@@ -57,6 +57,7 @@ class Predictor:
             "backward": block_rounds * blocks.backward + outside_rounds * outside.backward,
             "recompute": block_rounds * blocks.recompute,
             "tensor": block_rounds * blocks.tensor + outside_rounds * outside.tensor,
+            "batch_norm": block_rounds * blocks.batch_norm + outside_rounds * outside.batch_norm,
             "host": block_rounds * blocks.host + outside_rounds * outside.host,
             "shard": block_rounds * shard_inside + outside_rounds * shard_outside,
         }

@@ -54,6 +54,7 @@ class Leader:
         """What a leader that is lost has assigned to this host; None if this host has led from the start."""
         generation = self.inherited.generation if self.inherited is not None else None
         self._generation = generation.number if generation is not None else 0
+        self._untrained = generation.untrained if generation is not None else 0
         self._reports: dict[str, HostReport] = {}
         self._regroup: tuple[int, str] = (0, "")
         """The newest generation that was asked to hand over to the next one, and why."""
@@ -133,6 +134,7 @@ class Leader:
         received a signal before the start.
         """
         end = await self.run_generation(work, placement)
+        self._untrained += 1
         if end.result is None:
             raise end.error()
         return end.result
@@ -166,6 +168,7 @@ class Leader:
                 plan=plan,
                 predicted=predicted or PredictedStep(),
                 interruption=interruption,
+                untrained=self._untrained,
             )
             for host, assigned in assignments(generation, work, placement, members):
                 text = to_json(replace(assigned, renews=renews))

@@ -68,12 +68,13 @@ class LossTrial:
         tolerance = self._tolerance(loss, full, first.samples)
         for trial in range(_SCALAR_TRIALS if full.form == "scalar" else 1):
             if first.samples > 1:
-                micros = self._whole_and_parts(first, trial)
+                micros = self.whole_and_parts(first, trial)
                 outputs = [output if trial == 0 else self.infer(micros[0]), *map(self.infer, micros[1:])]
                 notes.append(self._compare(loss, micros, outputs, full.form, tolerance))
         return " ".join(filter(None, notes))
 
-    def _whole_and_parts(self, first: MicroBatch, trial: int) -> list[MicroBatch]:
+    def whole_and_parts(self, first: MicroBatch, trial: int) -> list[MicroBatch]:
+        """Return the micro-batch of a trial and two unequal parts of it, each collated from its own samples."""
         size = first.samples
         begin, middle, end = trial * size, trial * size + max(1, size // 3), (trial + 1) * size
         whole = first if trial == 0 else self.read(begin, end, 1)
@@ -218,15 +219,7 @@ class _Refusal:
         return "The model's output for a sample does not explain it; it is the loss that mixes samples."
 
     def _padding(self) -> str:
-        shapes = [
-            [
-                list(leaf.shape[1:])
-                for leaf in pytree.tree_leaves((micro.inputs, micro.target))
-                if isinstance(leaf, Tensor)
-            ]
-            for micro in self.micros
-        ]
-        if shapes[0] == shapes[1] == shapes[2]:
+        if len({shapes_of(micro) for micro in self.micros}) == 1:
             return ""
         return (
             "The shape of these micro-batches depends on the samples in them, so padding may be the cause: mask it in "
@@ -258,6 +251,12 @@ class _Refusal:
             "For the loss inside a Hugging Face model use loss=onecurve.loss.hugging_face, which weights it by its "
             "labels."
         )
+
+
+def shapes_of(micro: MicroBatch) -> tuple[tuple[int, ...], ...]:
+    """The shapes of the tensors of a micro-batch, without the dimension of its samples."""
+    leaves = pytree.tree_leaves((micro.inputs, micro.target))
+    return tuple(tuple(leaf.shape[1:]) for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def _name(loss: Loss) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.job.batch import MicroBatch, Objective
@@ -18,12 +19,24 @@ def objective_of(loss: Loss) -> Objective:
 
     def objective(output: Any, micro: MicroBatch) -> Weighted:
         value = call_loss(loss, output, micro.target, micro.inputs)
+        weighted = weigh(value, micro.samples or 1)
+        if torch.is_grad_enabled() and not weighted.sum.requires_grad:
+            _refuse_lost_gradient(output)
         if micro.samples:
-            return weigh(value, micro.samples)
-        filler = weigh(value, 1)
-        return Weighted(0 * filler.sum, 0 * filler.count)
+            return weighted
+        return Weighted(0 * weighted.sum, 0 * weighted.count)  # a filler, which does not count
 
     return objective
+
+
+def _refuse_lost_gradient(output: Any) -> None:
+    """Refuse a loss without a gradient if the model's output has one."""
+    leaves = pytree.tree_leaves(list(output.values()) if isinstance(output, Mapping) else output)
+    if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+        raise OnecurveError(
+            "loss: what it returned has no gradient, although the model's output has one; compute it with operations "
+            "on tensors, without .item(), .detach(), .data, .numpy(), argmax or torch.no_grad()"
+        )
 
 
 def weigh(value: Any, samples: int, name: str = "loss") -> Weighted:

@@ -7,7 +7,11 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+_names: set[str] = set()
+"""Names of the groups that decisions in DTensor's cache refer to."""
 
 
 @contextmanager
@@ -19,6 +23,7 @@ def fake_process_group(size: int) -> Iterator[DeviceMesh]:
     if dist.is_initialized():
         raise AssertionError("a process group exists already; use fake_process_group before joining one")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+    _forget_other_groups()
     logger = logging.getLogger("torch.distributed.tensor._collective_utils")
     level = logger.level
     logger.setLevel(logging.ERROR)  # it warns about redistributions of layouts that are only being tried
@@ -29,3 +34,13 @@ def fake_process_group(size: int) -> Iterator[DeviceMesh]:
     finally:
         logger.setLevel(level)
         dist.destroy_process_group()
+
+
+def _forget_other_groups() -> None:
+    """Empty DTensor's cache if this group has another name than those before, as after a call of init_process_group
+    that has failed. To DTensor, both meshes look the same."""
+    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    if _names - {name}:
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+        _names.clear()
+    _names.add(name)

@@ -94,7 +94,8 @@ def copy_user_attributes(source: Tensor, target: Tensor) -> None:
 def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
     """Deep-copy a fake tensor inside its mode. torch's own deep copy reads the memory behind it."""
     if has_torch_function_unary(self):
-        return handle_torch_function(Tensor.__deepcopy__, (self,), self, memo)
+        # This function, not that of Tensor: a mode, such as torch.device("cpu"), calls what it is given.
+        return handle_torch_function(_deepcopy, (self,), self, memo)
     if id(self) in memo:
         return memo[id(self)]
     if not self.is_leaf:

@@ -4,6 +4,7 @@ import copy
 from typing import Any, TypeVar
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 T = TypeVar("T")
@@ -19,6 +20,6 @@ class _DeepcopySharesTensors(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, _: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if function is Tensor.__deepcopy__:
+        if function in (Tensor.__deepcopy__, FakeTensor.__deepcopy__):
             return arguments[0]
         return function(*arguments, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""Tests the job's loss on this host before anything is planned, as every run does before it trains."""
+"""Tests the job's loss and metrics on this host before anything is planned, as every run does before it trains."""
 
 from typing import Any
 
@@ -12,8 +12,10 @@ from onecurve.describe.units import bytes_text
 from onecurve.device.device import Device, local_cluster
 from onecurve.estimate.scaling import along_samples
 from onecurve.job.batch import MicroBatch
+from onecurve.job.evaluation_metrics import metrics_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
+from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.whole_batch import splittable
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
@@ -67,8 +69,12 @@ def _refuse(job: Job, data: TrainingData, samples: int, device: Device) -> str:
             raise _ForwardFailedError(str(error)) from error
 
     with unchanged(model):
+        trial = LossTrial(infer=infer, read=read)
         first = read(0, samples, 1)
-        return LossTrial(infer=infer, read=read).refuse_unsplittable(splittable(job.loss), first, infer(first))
+        output = infer(first)
+        note = trial.refuse_unsplittable(splittable(job.loss), first, output)
+        of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first, output)
+        return " ".join(filter(None, [note, of_metrics]))
 
 
 def _flops(trace: CostTrace, samples: int) -> float:

@@ -76,7 +76,10 @@ class TracedModel:
     def dataflow(self) -> Dataflow:
         """The tensors that flow between the blocks. Refuses a model whose blocks are not called exactly once."""
         if not self.blocks:
-            raise OnecurveError("model: no repeated blocks were found")
+            raise OnecurveError(
+                "model: no repeated blocks were found; a plan with pipeline2 that you give cuts it between smaller "
+                "modules"
+            )
         with run_one_of_each_kind(self.block_modules):
             return trace_dataflow(self.model, self.blocks, self.mode, self.forward)
 

@@ -37,7 +37,7 @@ def plan_matrix(global_batch: int, ranks: int, precision: Precision, places_tabl
             Plan(mesh, micro_batch=shares, rounds=2, precision=precision)
             for shares in _uneven_shares(global_batch, mesh)
         ]
-        plans += _with_options(global_batch, mesh, precision)
+        plans += _with_options(global_batch, mesh, precision, recomputes=mesh.size == min(2, ranks))
         if places_tables and mesh.data > 1:
             plans += [replace(plan, tables={"*": "replicated"}) for plan in plans if plan.mesh == mesh]
     for mesh in _pipeline_meshes(ranks):
@@ -45,8 +45,11 @@ def plan_matrix(global_batch: int, ranks: int, precision: Precision, places_tabl
     return plans
 
 
-def _with_options(global_batch: int, mesh: Mesh, precision: Precision) -> Iterator[Plan]:
-    """Plans with options that change where tensors are stored or when they are computed, but not their values."""
+def _with_options(global_batch: int, mesh: Mesh, precision: Precision, recomputes: bool) -> Iterator[Plan]:
+    """Plans with options that change where tensors are stored or when they are computed, but not their values.
+
+    `recomputes`: with recomputation too, which is the same on any number of ranks.
+    """
     if global_batch < mesh.data:
         return
     plain = Plan(mesh, micro_batch=split_evenly(global_batch, mesh.data), precision=precision)
@@ -54,7 +57,7 @@ def _with_options(global_batch: int, mesh: Mesh, precision: Precision) -> Iterat
         yield replace(plain, sharding="zero2")
     if mesh.tensor > 1:
         yield replace(plain, sequence=True)
-    if mesh.size == 2:
+    if recomputes:
         yield replace(plain, recompute="full")
         yield replace(plain, recompute="selective")
 

@@ -1,11 +1,13 @@
 """The output of `onecurve check`: one line per plan as soon as it has been compared, and a summary."""
 
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 
 from onecurve.describe.plan import Plan
+from onecurve.describe.units import seconds_text
 from onecurve.describe.verdict import CheckResult, Verdict
 from onecurve.report.text import print_markup
 
@@ -19,6 +21,8 @@ class CheckTable:
         self._width = max((len(str(plan)) for plan in plans), default=0)
         self._status = console.status("") if console.is_terminal else None
         self._done = 0
+        self._first_time = 0.0
+        """When the first verdict came in."""
 
     def begin(self, steps: int, references: int, refused: Sequence[Verdict] = ()) -> None:
         """`references`: number of one-device runs that the plans are compared with; `refused`: known already."""
@@ -32,11 +36,19 @@ class CheckTable:
 
     def add(self, verdict: Verdict) -> None:
         self._done += 1
+        self._first_time = self._first_time or time.monotonic()
         self._print(verdict_line(verdict, self._width))
         if self._status:
-            self._status.update(f"{self._done} of {len(self._plans)} plans")
+            self._status.update(f"{self._done} of {len(self._plans)} plans{self._time_left()}")
             if self._done == len(self._plans):
                 self._status.stop()
+
+    def _time_left(self) -> str:
+        """As long as the other plans would take if they took as long as those after the first."""
+        if self._done < 2:
+            return ""
+        per_plan = (time.monotonic() - self._first_time) / (self._done - 1)
+        return f", {seconds_text(per_plan * (len(self._plans) - self._done))} left"
 
     def _print(self, text: str) -> None:
         print_markup(self._console, text)

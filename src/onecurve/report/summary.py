@@ -9,8 +9,11 @@ def summary_lines(summary: RunSummary) -> list[str]:
     status = {"finished": "done", "early_stopping": "stopped early"}.get(
         summary.ended, f"interrupted by {summary.ended}"
     )
+    own = summary.steps - summary.first_step
+    of_earlier_starts = f", the last {own:,}" if summary.first_step else ""
     lines = [
-        f"{status}: {summary.steps:,} of {summary.steps_planned:,} steps in {seconds_text(summary.seconds)}, "
+        f"{status}: {summary.steps:,} of {summary.steps_planned:,} steps{of_earlier_starts} in "
+        f"{seconds_text(summary.seconds)}, "
         f"{summary.samples_per_second:,.0f} samples/s, final loss {summary.loss:.4f}"
     ]
     if summary.predicted_step_seconds is not None:

@@ -9,6 +9,7 @@ from onecurve.checkpoint.local_store import LocalStore
 from onecurve.checkpoint.store import empty
 from onecurve.describe.change import JobChange
 from onecurve.describe.convert import from_document, from_json, null_to_nan, read_json
+from onecurve.describe.diagnosis import TriedChange, TriedChanges
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.summary import RunSummary
 from onecurve.runs.lock import LOCK
@@ -24,6 +25,8 @@ TRACKED_RUNS = ("mlflow-run", "wandb-run")
 """Which runs of trackers continue if this run is continued."""
 CHECKPOINTS = "checkpoints"
 ORIGIN = "run.json"
+TRIALS = "tried.json"
+"""What `onecurve why --try` has tried."""
 HUGGING_FACE = "huggingface"
 LANES = "lanes"
 SCRATCH = ".try-"
@@ -77,7 +80,7 @@ def clear_previous_run(folder: Path, fresh: bool) -> None:
             empty(LocalStore(folder / CHECKPOINTS))
         for name in (RECORDS, TRACES, TENSORBOARD, HUGGING_FACE, LANES):
             shutil.rmtree(folder / name, ignore_errors=True)
-        for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN, *TRACKED_RUNS):
+        for name in (WEIGHTS, BEST_WEIGHTS, SUMMARY, PLAN, ORIGIN, TRIALS, *TRACKED_RUNS):
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise OnecurveError(f"{folder}: cannot be written ({error.strerror}); give another --out") from None
@@ -95,6 +98,13 @@ def read_origin(folder: Path) -> RunOrigin | None:
     """Return which job the run in this folder trains, or None if the run did not get far enough to write it."""
     file = folder / ORIGIN
     return read_json(RunOrigin, file) if file.is_file() else None
+
+
+def read_trials(folder: Path, plan: str) -> tuple[TriedChange, ...]:
+    """Return the changes that were tried on a run while it had this plan."""
+    file = folder / TRIALS
+    trials = read_json(TriedChanges, file) if file.is_file() else None
+    return trials.changes if trials is not None and trials.plan == plan else ()
 
 
 def read_summary(folder: Path) -> RunSummary | None:

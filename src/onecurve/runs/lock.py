@@ -10,6 +10,8 @@ from onecurve.describe.errors import OnecurveError
 
 LOCK = ".lock"
 _POLL_SECONDS = 0.01
+_LEAST_PATIENCE = 0.1
+"""`is_locked` holds a lock for a moment too."""
 
 
 class RunLock:
@@ -18,7 +20,7 @@ class RunLock:
     def __init__(self, *folders: Path, patience: float = 0.0) -> None:
         """`patience`: seconds to wait for another process that holds a lock."""
         self._handles: list[int] = []
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + max(patience, _LEAST_PATIENCE)
         try:
             for folder in folders:
                 self._handles.append(_lock(folder, deadline))
@@ -33,6 +35,25 @@ class RunLock:
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
         self._handles = []
+
+
+def is_locked(folder: Path) -> bool | None:
+    """Return True if a process of this host holds the lock of a folder, or None if that cannot be known."""
+    try:
+        handle = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return None
+    else:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        return False
+    finally:
+        os.close(handle)
 
 
 def _lock(folder: Path, deadline: float) -> int:

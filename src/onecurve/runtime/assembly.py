@@ -1,4 +1,4 @@
-"""Builds this rank's part of the model and its trainer, and refuses a loss that cannot be split."""
+"""Builds this rank's part of the model and its trainer, and refuses a loss or a metric that cannot be split."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +22,10 @@ from onecurve.device.precision import LOW_PRECISION, autocast, master_dtype
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import tables_of
+from onecurve.job.evaluation_metrics import metrics_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
+from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.objective import objective_of
 from onecurve.job.optimizer import Optimizer
 from onecurve.job.whole_batch import splittable
@@ -101,7 +103,7 @@ def assemble(
 def _try_loss(
     job: Job, plan: Plan, part: "SingleStagePart | PipelinePart", trainer: Trainer, data: TrainingData
 ) -> str:
-    """Refuse a loss that cannot be split; return what could not be tested. All ranks of the model must call it."""
+    """Refuse a loss or metric that cannot be split; return what could not be tested. All ranks of the model call it."""
 
     def read(begin: int, end: int, copies: int) -> MicroBatch:
         return part.place(data.trial_micro(begin, end, copies))
@@ -122,7 +124,8 @@ def _try_loss(
         output = part.infer(first)
         note = trial.refuse_unsplittable(splittable(job.loss), first, output)
         trainer.try_metrics(first, output)
-        return note
+        of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first, output)
+        return " ".join(filter(None, [note, of_metrics]))
 
 
 def assemble_manual(

@@ -11,6 +11,7 @@ _CAUSES = {
     "backward": "its devices compute more per sample",
     "recompute": "it recomputes more activations",
     "tensor": "matrix products wait for collectives between tensor ranks",
+    "batch_norm": "synchronized batch norm waits for the statistics of all ranks",
     "host": "the host cannot launch its operations fast enough",
     "shard": "it waits for parameters to be gathered and gradients to be scattered",
     "pipeline": "it sends activations between stages",

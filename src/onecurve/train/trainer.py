@@ -16,12 +16,12 @@ from onecurve.describe.seed import mix
 from onecurve.device.collectives import all_reduce_sum
 from onecurve.device.step_clock import step_clock
 from onecurve.job.batch import MicroBatch
+from onecurve.job.evaluation_metrics import evaluation_metrics_of
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.job.row_tables import RowTables, Upcoming
 from onecurve.job.whole_batch import WholeBatchLoss
 from onecurve.train.averages import Averages
-from onecurve.train.evaluation_metrics import evaluation_metrics_of
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import Part
 from onecurve.train.state import TrainState
@@ -156,8 +156,10 @@ class Trainer:
         device = self._part.device.torch_device
         totals: list[Tensor] | None = None
         samples = torch.zeros(1, dtype=torch.float64, device=device)
-        for micro in batches:
+        for number, micro in enumerate(batches):
             micro = self._part.place(micro)
+            # A model that draws random numbers in evaluation mode draws the same ones in every evaluation.
+            self._part.device.seed(mix(self._job.seed, number, self._data_rank, 4))
             output = self._part.infer(micro)
             real = micro if micro.samples else MicroBatch(micro.inputs, micro.target, 1)
             sums = [metric.sums(output, real).to(device) for metric in self._metrics]

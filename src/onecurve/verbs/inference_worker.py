@@ -20,6 +20,7 @@ from onecurve.describe.evaluation import Evaluation
 from onecurve.describe.generation import Generation
 from onecurve.describe.plan import TablePlacement
 from onecurve.describe.requests import InferenceRequest
+from onecurve.describe.seed import mix
 from onecurve.device.world import World
 from onecurve.job.job import Evaluate, Job
 from onecurve.job.script import load_job
@@ -76,6 +77,7 @@ def _outputs(run: Run) -> Iterator[tuple[int, Any]]:
     part = run.components.part
     assert isinstance(part, SingleStagePart | PipelinePart)
     for (begin, end), micro in evaluation.numbered():
+        run.device.seed(mix(run.job.seed, begin, 4))
         output = part.infer(part.place(micro))
         if begin < end and part.reports_metrics:
             for number in range(end - begin):

@@ -1,7 +1,9 @@
 """oc.predict: the outputs of a trained model, computed on all ranks."""
 
 import pickle
+import re
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,9 @@ from typing import Any
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.verbs.evaluate import ask_ranks, inference_request
+
+_NAME_OF_THE_PROGRAM = re.compile(rb"c__main__\n([^\n]+)\n")
+"""How a pickle refers to a class or function of the main program."""
 
 
 def predict(
@@ -40,11 +45,6 @@ def predict(
     """
     import torch
 
-    if type(data).__module__ == "__main__":
-        raise OnecurveError(
-            f"predict: the class {type(data).__name__} is defined in the program that runs, which the ranks, as other "
-            "processes, cannot import; move the class into a module, or give a list of samples"
-        )
     request = inference_request(Path(run), (), best, plan)
     with tempfile.TemporaryDirectory(prefix="onecurve-predict-") as folder:
         file = Path(folder) / "data"
@@ -52,8 +52,21 @@ def predict(
             torch.save(data, file)
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise OnecurveError(f"predict: the data cannot be sent to the ranks ({error})") from None
+        _refuse_names_of_the_program(file)
         ask_ranks(replace(request, data=str(file)), "predict", say)
         outputs: dict[int, Any] = {}
         for rank in range(request.plan.mesh.size):
             outputs |= torch.load(f"{file}.{rank}", weights_only=False)
     return [outputs[index] for index in range(len(data))]
+
+
+def _refuse_names_of_the_program(file: Path) -> None:
+    """Refuse data that refers to classes or functions of the program that runs."""
+    with zipfile.ZipFile(file) as archive:
+        (pickled,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
+        found = _NAME_OF_THE_PROGRAM.search(archive.read(pickled))
+    if found is not None:
+        raise OnecurveError(
+            f"predict: {found[1].decode()} is defined in the program that runs, which the ranks, as other processes, "
+            "cannot import; move it into a module, or give a list of samples"
+        )

@@ -24,8 +24,10 @@ from onecurve.device.device import Device
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import tables_of
+from onecurve.job.evaluation_metrics import metrics_of
 from onecurve.job.job import Job
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
+from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.objective import objective_of, weigh
 from onecurve.job.optimizer_factory import build_optimizer
 from onecurve.job.whole_batch import WholeBatchLoss, splittable
@@ -155,7 +157,7 @@ class References:
         if run:
             perturb(module, run, _EXACT_PERTURBATION if self._exact else PERTURBATION)
         else:
-            self._refuse_unsplittable_loss(module)
+            self._refuse_unsplittable(module)
         trainable = [
             (name, parameter)
             for name, parameter in module.named_parameters()
@@ -233,8 +235,8 @@ class References:
                 forward,
             )
 
-    def _refuse_unsplittable_loss(self, module: nn.Module) -> None:
-        """Refuse, once for all plans, a loss that every plan would refuse."""
+    def _refuse_unsplittable(self, module: nn.Module) -> None:
+        """Refuse, once for all plans, a loss or a metric that every plan would refuse."""
 
         def infer(micro: MicroBatch) -> Any:
             with torch.no_grad():
@@ -244,8 +246,11 @@ class References:
             return self._data.trial_micro(begin, end, copies).to(self._device.torch_device, self._dtype)
 
         with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
+            trial = LossTrial(infer=infer, read=read)
             first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
-            LossTrial(infer=infer, read=read).refuse_unsplittable(splittable(self._job.loss), first, infer(first))
+            output = infer(first)
+            trial.refuse_unsplittable(splittable(self._job.loss), first, output)
+            refuse_unsplittable_metrics(trial, metrics_of(self._job.metrics), first, output)
 
     def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
         size = self._job.global_batch

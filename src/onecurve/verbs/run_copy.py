@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.formats.storage import Storage
-from onecurve.runs.folder import ORIGIN, PLAN, RECORDS, TRACES
+from onecurve.runs.folder import ORIGIN, PLAN, RECORDS, TRACES, TRIALS
 
 _FILE_SCHEME = "file://"
 
@@ -32,7 +32,7 @@ def readable_folder(run: str | Path, traces: bool = False) -> Iterator[Path]:
                 inside.download(file, folder / part / file.path)
         if not (folder / RECORDS).is_dir():
             raise OnecurveError(f"{url}: no run's folder (it has no {RECORDS})")
-        for part in (PLAN, ORIGIN):
+        for part in (PLAN, ORIGIN, TRIALS):
             if (about := storage.stored(part)) is not None:
                 storage.download(about, folder / part)
         yield folder

@@ -75,6 +75,7 @@ class LoopProgress:
         best_weights: str | None,
         seconds: float,
         predicted: PredictedStep,
+        first_step: int,
     ) -> RunSummary:
         return RunSummary(
             out=str(out),
@@ -92,6 +93,7 @@ class LoopProgress:
             samples_per_second=self.own_steps * run.job.global_batch / max(self.training_seconds, 1e-9),
             step_seconds=statistics.median(self.recent_seconds) if self.recent_seconds else 0.0,
             predicted_step_seconds=predicted.total or None,
+            first_step=first_step,
         )
 
 
@@ -109,7 +111,7 @@ class RunLog:
         """`lines`: looks where this rank is in the user's code; None on ranks that do not record that."""
         self._sinks, self._traces, self._events, self._generation = sinks, traces, events, generation
         self._lines = lines
-        self._number = generation.number if generation is not None else 1
+        self._number = generation.trained_number if generation is not None else 1
         self._predicted = generation.predicted if generation is not None else PredictedStep()
 
     def start(self, run: Run, proof: EventRecord | None, seconds: dict[str, float]) -> None:

@@ -97,6 +97,8 @@ class Training:
         self._events: deque[SaveEvent] = deque()
         self._launcher: Launcher | None = None
         self._proof = PlanProof(request) if request.check else None
+        self._first_step: int | None = None
+        """Steps that were done before this process began; None until its first generation is built."""
         self._stop: Stop | None = None
         self._loading: Callable[[int, int], None] = lambda _, __: None
         settings = RunSettings(
@@ -141,6 +143,8 @@ class Training:
             if is_first and not run.resumed:
                 clear_previous_run(out, request.fresh)
             barrier()
+            if self._first_step is None:
+                self._first_step = run.first_step
             is_over = run.first_step == run.steps or run.out_of_patience
             earlier = read_summary(out) if run.resumed and is_over else None
             if earlier is not None:
@@ -153,7 +157,7 @@ class Training:
             ended = _ending(run, progress.steps, stop)
             seconds = time.perf_counter() - self._begin
             predicted = generation.predicted if generation is not None else PredictedStep()
-            summary = progress.summary(run, out, ended, best_weights, seconds, predicted)
+            summary = progress.summary(run, out, ended, best_weights, seconds, predicted, self._first_step)
             replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
             return summary
 

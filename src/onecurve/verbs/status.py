@@ -1,13 +1,16 @@
 """onecurve status: how is a run doing now? It reads the records in the run's folder, and asks no rank."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.run_status import RunStatus
+from onecurve.diagnose.history import RunHistory
 from onecurve.diagnose.history_reader import read_history
 from onecurve.diagnose.run_status import status_of
 from onecurve.runs.folder import SCRATCH, records_file
+from onecurve.runs.lock import is_locked
 from onecurve.verbs.run_copy import readable_folder
 
 _MAX_DEPTH = 4
@@ -29,7 +32,13 @@ def status(run: str | Path) -> RunStatus:
         print(now.state, now.step, "of", now.steps, "steps, loss", now.loss)
     """
     with readable_folder(run) as folder:
-        return replace(status_of(read_history(folder)), folder=str(run))
+        history = read_history(folder)
+        return replace(status_of(history, locked=is_alive(folder, history)), folder=str(run))
+
+
+def is_alive(folder: Path, history: RunHistory) -> bool | None:
+    """Whether the first rank of a run exists; None if that cannot be known, as on another host."""
+    return is_locked(folder) if history.ranks[0].host == socket.gethostname() else None
 
 
 def runs_below(folder: str | Path = ".") -> list[RunStatus]:

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from onecurve.describe.cluster import Cluster
-from onecurve.describe.convert import read_toml
-from onecurve.describe.diagnosis import Diagnosis
+from onecurve.describe.convert import read_toml, to_document, to_json
+from onecurve.describe.diagnosis import Diagnosis, TriedChange, TriedChanges
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
+from onecurve.device.files import replace_file
 from onecurve.diagnose.diagnosis import Prediction, diagnose
 from onecurve.diagnose.history import RunHistory
 from onecurve.diagnose.history_reader import read_history
@@ -17,9 +18,10 @@ from onecurve.diagnose.run_status import state_of
 from onecurve.diagnose.traces import aligned_traces
 from onecurve.page.run_page import run_page
 from onecurve.report.trace import write_trace
-from onecurve.runs.folder import PLAN, read_origin
+from onecurve.runs.folder import PLAN, TRIALS, read_origin, read_trials
 from onecurve.verbs import trials
 from onecurve.verbs.run_copy import is_remote, readable_folder
+from onecurve.verbs.status import is_alive
 
 _MAX_SHOWN_RANKS = 16
 """Ranks in the page's time line of a step."""
@@ -70,7 +72,10 @@ def why(
         diagnosis, history, plan = _diagnosed(folder, str(run), say)
         if try_changes:
             tried = trials.try_changes(folder, diagnosis, history.start, plan, say)
-            diagnosis = replace(diagnosis, tried=tried)
+            earlier = [each for each in diagnosis.tried if each.change not in {other.change for other in tried}]
+            diagnosis = _with_trials(diagnosis, (*earlier, *tried))
+            written = TriedChanges(plan=diagnosis.plan, changes=diagnosis.tried)
+            replace_file(folder / TRIALS, [to_json(to_document(written)).encode()])
         if html is not None:
             say("writing the page")
             _write_page(Path(html), folder, diagnosis, history)
@@ -90,7 +95,7 @@ def _diagnosed(folder: Path, name: str, say: Say) -> tuple[Diagnosis, RunHistory
         prediction = _prediction(folder, history, plan, say)
     except (OnecurveError, OSError) as error:
         note = f"nothing was predicted: {error}"
-    in_progress = state_of(history, time.time()) == "running"
+    in_progress = state_of(history, time.time(), is_alive(folder, history)) == "running"
     try:
         diagnosis = diagnose(history, plan, prediction, in_progress, note)
     except (ArithmeticError, LookupError, OnecurveError, ValueError) as error:  # of a job that has changed, for example
@@ -98,7 +103,14 @@ def _diagnosed(folder: Path, name: str, say: Say) -> tuple[Diagnosis, RunHistory
             raise
         note = f"nothing was predicted: {type(error).__name__}: {error}"
         diagnosis = diagnose(history, plan, None, in_progress, note)
-    return diagnosis, history, plan
+    return _with_trials(diagnosis, read_trials(folder, diagnosis.plan)), history, plan
+
+
+def _with_trials(diagnosis: Diagnosis, tried: tuple[TriedChange, ...]) -> Diagnosis:
+    """Leave out the findings whose change was tried and saved nothing."""
+    refuted = {each.change for each in tried if each.is_refuted}
+    findings = tuple(finding for finding in diagnosis.findings if finding.change not in refuted)
+    return replace(diagnosis, tried=tried, findings=findings)
 
 
 def _write_page(path: Path, folder: Path, diagnosis: Diagnosis, history: RunHistory) -> None:

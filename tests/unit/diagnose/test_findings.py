@@ -84,6 +84,15 @@ def test_uneven_samples_are_told_from_interrupted_ranks(tmp_path: Path) -> None:
     assert causes(diagnosis_of(tmp_path / "busy"))[0] == "busy_hosts"
 
 
+def test_a_single_rank_without_a_core_is_noticed(tmp_path: Path) -> None:
+    for name, cpu_seconds in (("busy", 0.05), ("alone", 0.09)):
+        write_run(tmp_path / name, ranks=1, plan="mb8", cpu_seconds=cpu_seconds)
+    (finding,) = diagnosis_of(tmp_path / "busy").findings
+    assert finding.cause == "busy_hosts"
+    assert "the rank has no core for" in finding.limit
+    assert not diagnosis_of(tmp_path / "alone").findings
+
+
 def test_too_many_checkpoints_and_evaluations(tmp_path: Path) -> None:
     times = {"forward": 0.03, "backward": 0.06, "replicate": 0.001, "checkpoint": 0.03}
     write_run(tmp_path, times=lambda *_: times, saving_cpu_seconds=0.01)

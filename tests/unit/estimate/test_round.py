@@ -100,10 +100,11 @@ def test_units_are_the_kinds_of_blocks_and_the_outside() -> None:
 
 @pytest.mark.parametrize(
     ("plan", "sent"),
-    [("mb1", 0), ("replicate2 mb1", 4), ("tensor2 mb1", 5), ("shard2·tensor2 mb1", 9)],
+    [("mb1", (0, 0)), ("replicate2 mb1", (0, 4)), ("tensor2 mb1", (5, 0)), ("shard2·tensor2 mb1", (5, 4))],
 )
-def test_collectives_take_time_along_axes_that_are_split(plan: str, sent: float) -> None:
-    assert milliseconds(round_of(plan, SENT, SENT_BACK, ASKED)).get("tensor", 0) == sent
+def test_collectives_take_time_along_axes_that_are_split(plan: str, sent: tuple[float, float]) -> None:
+    times = milliseconds(round_of(plan, SENT, SENT_BACK, ASKED))
+    assert (times.get("tensor", 0), times.get("batch_norm", 0)) == sent
 
 
 def test_a_slow_host_exceeds_the_device_by_its_launch_time() -> None:

@@ -25,3 +25,11 @@ def test_an_error_in_the_loss_is_a_user_code_error_that_describes_the_output() -
     output = [{"boxes": torch.zeros(1, 4), "labels": torch.zeros(1)}] * 2
     with pytest.raises(UserCodeError, match=r"AttributeError.*list of 2, the first is dict with boxes, labels"):
         objective_of(lambda out, _: sum(out.values()))(output, micro)
+
+
+def test_a_loss_that_loses_its_gradient_is_refused() -> None:
+    micro, output = MicroBatch(torch.zeros(2), torch.zeros(2), 2), torch.ones(2, requires_grad=True)
+    objective = objective_of(lambda out, _: torch.tensor([value.item() for value in out["logits"]]))
+    with pytest.raises(OnecurveError, match="has no gradient"):
+        objective({"logits": output}, micro)
+    assert objective({"logits": output.detach()}, micro).sum == 2  # an evaluation

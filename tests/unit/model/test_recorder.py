@@ -21,6 +21,7 @@ class Odd(nn.Module):
         super().__init__()
         self.words = nn.Embedding(10, 8, padding_idx=0)
         self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16) for _ in range(3))
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)  # deep copies of its argument
         self.head = nn.Linear(8, 10, bias=False)
         self.head.weight = self.words.weight
         self.register_buffer("mask", torch.tril(torch.ones(4, 4)))

@@ -123,7 +123,9 @@ def test_the_matrix_covers_meshes_rounds_and_uneven_shares() -> None:
         "replicate2·shard2 mb4 fp64",
     ):
         assert expected in texts
-    assert {plan.mesh.size for plan in plan_matrix(16, 1, "fp64")} == {1}
+    alone = plan_matrix(16, 1, "fp64")
+    assert {plan.mesh.size for plan in alone} == {1}
+    assert {plan.recompute for plan in alone} == {"none", "full", "selective"}
     assert all(plan.global_batch == 6 for plan in plan_matrix(6, 4, "fp64"))
 
 

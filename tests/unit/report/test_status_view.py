@@ -33,6 +33,13 @@ def test_states_of_a_run(tmp_path: Path) -> None:
     assert running.step == 60
     assert running.samples_per_second > 70
     assert status_of(history, now=_LAST + 1000).state == "silent"
+    assert status_of(history, now=_LAST + 1000, locked=True).state == "silent"
+
+
+def test_a_run_whose_processes_are_gone_has_stopped(tmp_path: Path) -> None:
+    history = read_history(write_run(tmp_path, ends=False))
+    assert status_of(history, now=_LAST + 5, locked=False).state == "running"  # a lost rank may be on its way back
+    assert status_of(history, now=_LAST + 20, locked=False).state == "stopped"
 
 
 def test_the_view_has_what_one_looks_for(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.runs.folder import refuse_foreign_folder
-from onecurve.runs.lock import LOCK, RunLock
+from onecurve.runs.lock import LOCK, RunLock, is_locked
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
@@ -68,3 +68,12 @@ def test_a_released_lock_is_free_even_if_a_loader_process_is_still_alive(tmp_pat
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def test_a_lock_can_be_looked_at(tmp_path: Path) -> None:
+    assert is_locked(tmp_path) is None
+    lock = RunLock(tmp_path)
+    assert is_locked(tmp_path)
+    lock.release()
+    assert is_locked(tmp_path) is False
+    RunLock(tmp_path).release()

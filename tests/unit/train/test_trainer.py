@@ -239,3 +239,19 @@ def test_dict_inputs_become_keyword_arguments_and_tuples_positional_ones() -> No
 
     assert MicroBatch({"a": torch.tensor(3), "b": 4}, None, 1).forward(Takes()) == 12
     assert MicroBatch((torch.tensor(3), 5), None, 1).forward(Takes()) == 15
+
+
+class Noisy(nn.Linear):
+    """Draws random numbers in evaluation mode too, like a variational autoencoder."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + torch.randn(len(x), 1)
+
+
+def test_every_evaluation_draws_the_same_random_numbers() -> None:
+    job = make_job(model=lambda: Noisy(3, 1), evaluate=oc.Evaluate(Points, every=4))
+    with oc.prepare(job) as run:
+        torch.manual_seed(1)
+        first = run.evaluate()
+        torch.manual_seed(2)
+        assert run.evaluate().loss == first.loss

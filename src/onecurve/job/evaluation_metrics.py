@@ -26,6 +26,11 @@ class EvaluationMetric:
     finish: Callable[[Tensor], float]
     """A function from the total to the value."""
 
+    @property
+    def is_mean(self) -> bool:
+        """True if the sums are a sum and its count."""
+        return self.finish is _mean
+
 
 def evaluation_metrics_of(objective: Objective, metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:
     """The loss, followed by the job's metrics."""
@@ -34,10 +39,12 @@ def evaluation_metrics_of(objective: Objective, metrics: Mapping[str, AnyMetric]
         weighted = objective(output, micro)
         return _sum_and_count(weighted.sum, weighted.count)
 
-    return [
-        EvaluationMetric("loss", loss, _mean),
-        *(_evaluation_metric(name, metric) for name, metric in metrics.items()),
-    ]
+    return [EvaluationMetric("loss", loss, _mean), *metrics_of(metrics)]
+
+
+def metrics_of(metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:
+    """The job's metrics alone."""
+    return [_evaluation_metric(name, metric) for name, metric in metrics.items()]
 
 
 def _evaluation_metric(name: str, metric: AnyMetric) -> EvaluationMetric:
@@ -46,6 +53,8 @@ def _evaluation_metric(name: str, metric: AnyMetric) -> EvaluationMetric:
     def sums(output: Any, micro: MicroBatch) -> Tensor:
         try:
             value = function(output, micro.target)
+        except OnecurveError:
+            raise
         except Exception as error:
             raise UserCodeError(f"metric {name!r}: it raised {type(error).__name__}: {error}") from error
         if isinstance(metric, Metric):
