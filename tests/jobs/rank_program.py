@@ -51,6 +51,8 @@ def work(verb, assignment, launcher):
         time.sleep(0.01)
     if verb == "stop":
         return launcher.signal
+    if verb == "spin":
+        return os.environ.get("GOMP_SPINCOUNT", "")
     if verb == "say":
         launcher.say(f"rank {rank} says it")
     return f"{os.getpid()} {os.getppid()} {rank} {generation.size} {generation.store.port > 0}"

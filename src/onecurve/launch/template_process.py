@@ -21,6 +21,10 @@ _log = logging.getLogger(__name__)
 _NEXT_TRY: dict[Warmth, Warmth] = {"script": "torch", "torch": "none"}
 _ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 """Settings of torch's allocator. Segments that can grow keep the memory of an accelerator from falling to pieces."""
+_THREAD_WAIT_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+_SPIN_COUNT = 1000
+"""How many times a waiting OpenMP thread looks for work before it gives up its core. With OpenMP's own value, 300,000,
+waiting threads keep the cores that the other threads of the rank need as soon as another program runs too."""
 
 
 class TemplateProcess:
@@ -125,6 +129,8 @@ class TemplateProcess:
             environment["OPENBLAS_NUM_THREADS"] = "1"
         if not any(name in environment for name in _ALLOCATOR_VARIABLES):
             environment[_ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
+        if not any(name in environment for name in _THREAD_WAIT_VARIABLES):
+            environment[_THREAD_WAIT_VARIABLES[0]] = str(_SPIN_COUNT)
         return environment
 
     def _start_colder(self, reason: str) -> None:

@@ -6,6 +6,7 @@ import logging
 import math
 import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -120,6 +121,8 @@ class PlanProof:
         rows: RowAccess | None,
     ) -> None:
         began = time.monotonic()
+        if world.rank == 0 and sys.stdout.isatty() and not self._request.quiet:
+            print(f"proving {resolved.plan} against one device", flush=True)
         with _shared_folder(world, Path(self._request.out)) as folder:
             if folder is None:
                 self._warn("no temporary folder can be written")

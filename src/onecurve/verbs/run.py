@@ -266,7 +266,8 @@ def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Cal
     """Train on this host alone."""
     estimate, ranks = choice.estimate, choice.ranks
     if sys.stdout.isatty() and not request.quiet:
-        print(f"starting {ranks} rank{'s' if ranks > 1 else ''}", flush=True)
+        imports = "" if estimate is not None else f": importing torch and {request.script}"  # planning has done it
+        print(f"starting {ranks} rank{'s' if ranks > 1 else ''}{imports}", flush=True)
 
     crew = HostCrew(ranks, choice.plan, estimate.predicted_step if estimate is not None else PredictedStep())
     alone = HostRange(1, 1)

@@ -86,6 +86,21 @@ def test_ranks_start_though_the_program_cannot_be_forked(program, request_text: 
     assert reason in said[0]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "spin_count"),
+    [("", "", "1000"), ("GOMP_SPINCOUNT", "7", "7"), ("OMP_WAIT_POLICY", "active", "")],
+)
+def test_waiting_threads_of_a_rank_give_up_their_core(
+    program, monkeypatch, variable: str, value: str, spin_count: str
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    if variable:
+        monkeypatch.setenv(variable, value)
+    launcher, _ = program()
+    assert launcher.run("spin", "{}", 1).results == [spin_count]
+
+
 @pytest.mark.parametrize(("verb", "results"), [("stop", ["SIGTERM", "SIGTERM"]), ("ignore", None)])
 def test_a_signal_asks_the_ranks_to_stop_and_a_second_one_kills_them(verb: str, results, monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(JOBS), *filter(None, sys.path)]))
