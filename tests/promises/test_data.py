@@ -101,7 +101,7 @@ def test_the_command_indexes_folders_and_globs(tmp_path: Path) -> None:
     WRITERS["jsonl"](tmp_path / "data")
     ended = onecurve("index", "data", cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout == "data/_onecurve.index: 20 samples of JSON lines in 3 files, all read\n"
+    assert ended.stdout == "data/_onecurve.index: 20 samples of JSON lines in 3 files, all new or changed\n"
     ended = onecurve("index", "data", "--json", cwd=tmp_path)
     assert '"scanned":0' in ended.stdout.replace(" ", "")
     ended = onecurve("index", "data/*.nothing", cwd=tmp_path)

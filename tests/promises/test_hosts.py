@@ -157,7 +157,7 @@ def test_a_run_goes_on_when_a_host_is_killed(hosts: str, start, tmp_path: Path) 
     leader = next(output for _, output in ends if "done: 192 of 192 steps" in output)
     if hosts == "1:2":  # otherwise it depends on whether the other host has come before the loss was known
         assert "waiting for another host" not in leader
-    assert re.search(r"lost host h\d at step \d+; going on from \d+ as replicate2 mb4", leader)
+    assert re.search(r"lost host h\d at step \d+; continuing from step \d+ with plan replicate2 mb4", leader)
     one = onecurve("run", SMALL, "epochs=24", "--plan", PLAN, "--out", "one", cwd=tmp_path, OMP_NUM_THREADS="1")
     assert one.returncode == 0, one.stderr
     weights = [(tmp_path / out / "weights.safetensors").read_bytes() for out in ("one", "a")]

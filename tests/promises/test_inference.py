@@ -36,7 +36,7 @@ def test_an_evaluation_is_the_same_under_every_plan(run: Path) -> None:
         assert found["evaluation"]["loss"] == pytest.approx(summary["evaluation"]["loss"], rel=1e-5), plan
     done = onecurve("evaluate", "a", "batch=16", "--best", "--plan", "mb16", cwd=run.parent)
     assert done.returncode == 0, done.stderr
-    assert "after step 16, as mb16 fp32" in done.stdout
+    assert "after step 16, with plan mb16 fp32" in done.stdout
     assert "evaluation: loss" in done.stdout
 
 

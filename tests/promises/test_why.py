@@ -48,7 +48,7 @@ def test_a_change_is_tried_and_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     found = json.loads(run_onecurve(tmp_path, "why", "run", "--try", "--json"))
     (tried,) = [each for each in found["tried"] if "workers=" in each["change"]]
     assert tried["steps"] == 20
-    assert 0.5 < tried["promised"]["expected"] / tried["measured"] < 2.0, tried
+    assert 0.5 < tried["predicted"]["expected"] / tried["measured"] < 2.0, tried
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "run" / "tried.json"])
     # What was tried stays known; a change that saves nothing is not suggested again.
     assert json.loads(run_onecurve(tmp_path, "why", "run", "--json"))["tried"] == found["tried"]

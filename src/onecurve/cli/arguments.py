@@ -36,7 +36,7 @@ def read_arguments(words: Sequence[str]) -> argparse.Namespace:
     if unknown:
         parser.error(_unknown_flag(parser, words, unknown[0].partition("=")[0]))
     if rest and not hasattr(chosen, "arguments"):
-        parser.error(f"unknown word {rest[0]!r}; see the verb's own --help")
+        parser.error(f"unknown word {rest[0]!r}; see the --help of the command")
     if rest:
         chosen.arguments += rest
     return chosen
@@ -59,7 +59,7 @@ def command_parser() -> argparse.ArgumentParser:
         version=f"onecurve {onecurve.__version__}",
         help="print the version; with --verbose also what a bug report needs",
     )
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_run(verbs)
     _add_plan(verbs)
     _add_check(verbs)
@@ -81,7 +81,7 @@ Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _add_run(verbs: Verbs) -> None:
-    run = _add_verb(verbs, "run", run_command, "train a job on the devices of this host", job=True)
+    run = _add_verb(verbs, "run", run_command, "train a job on this host, or on several hosts", job=True)
     run.add_argument(
         "--plan",
         default="auto",
@@ -97,7 +97,9 @@ def _add_run(verbs: Verbs) -> None:
         "--out", metavar="FOLDER", help="folder for checkpoints, records and weights (default: runs/ + script name)"
     )
     run.add_argument(
-        "--fresh", action="store_true", help="start over instead of continuing from the newest checkpoint in FOLDER"
+        "--fresh",
+        action="store_true",
+        help="delete the earlier run in FOLDER (checkpoints, weights, records) and start over",
     )
     run.add_argument(
         "--change",
@@ -169,7 +171,12 @@ def _add_check(verbs: Verbs) -> None:
         default=[],
         help="a plan to check, or a plan.toml; may be repeated (default: a matrix of plans)",
     )
-    check.add_argument("--ranks", type=int, metavar="N", help="largest world of the matrix (default: 4)")
+    check.add_argument(
+        "--ranks",
+        type=int,
+        metavar="N",
+        help="largest number of ranks in the matrix of plans (default: 4, or the number of accelerators if smaller)",
+    )
     check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")
     check.add_argument(
         "--precision",
@@ -190,7 +197,9 @@ def _add_probe(verbs: Verbs) -> None:
 def _add_evaluate(verbs: Verbs) -> None:
     evaluate = _add_verb(verbs, "evaluate", evaluate_command, "evaluate a checkpoint of a run, on all ranks")
     evaluate.add_argument("run", help="folder of a run, for example runs/gpt")
-    evaluate.add_argument("arguments", nargs="*", metavar="name=value", help="arguments of job() that are to differ")
+    evaluate.add_argument(
+        "arguments", nargs="*", metavar="name=value", help="arguments of job() to change from those of the run"
+    )
     evaluate.add_argument("--best", action="store_true", help="the checkpoint of the best evaluation, not the newest")
     instead = evaluate.add_mutually_exclusive_group()
     instead.add_argument("--plan", metavar="PLAN", help="how to split the model (default: as in the run)")
@@ -205,7 +214,9 @@ def _add_tune(verbs: Verbs) -> None:
     tune.add_argument("--out", metavar="FOLDER", help="folder of the study (default: runs/tune- + script name)")
     instead = tune.add_mutually_exclusive_group()
     instead.add_argument(
-        "--range-test", action="store_true", help="train once while the learning rate grows, and show the loss at each"
+        "--range-test",
+        action="store_true",
+        help="train once with a growing learning rate, and show the rate at which the loss falls fastest",
     )
     instead.add_argument(
         "--batch", action="store_true", help="train once, and suggest a global batch from the noise of the gradients"
@@ -214,14 +225,14 @@ def _add_tune(verbs: Verbs) -> None:
 
 def _add_why(verbs: Verbs) -> None:
     why = _add_verb(verbs, "why", why_command, "say where the time of a run went, and what to change")
-    why.add_argument("run", nargs="+", help="folder of a run, for example runs/gpt; of two runs, they are compared")
+    why.add_argument("run", nargs="+", help="folder or URL of a run, for example runs/gpt; give two to compare them")
     why.add_argument("--html", metavar="FILE", help="write one page with charts, which needs no network")
     why.add_argument("--trace", metavar="FILE", help="write a trace of all ranks for Perfetto (ui.perfetto.dev)")
     why.add_argument(
         "--try",
         dest="try_changes",
         action="store_true",
-        help="try the best one or two changes in 20 or more steps, and show the measured gain next to the promised one",
+        help="try the best one or two changes in 20 or more steps, and show measured next to predicted gains",
     )
 
 
@@ -246,7 +257,7 @@ def _add_export(verbs: Verbs) -> None:
 
 
 def _add_index(verbs: Verbs) -> None:
-    index = _add_verb(verbs, "index", index_command, "find the samples of data in files")
+    index = _add_verb(verbs, "index", index_command, "write an index of data files: where each sample is")
     index.add_argument("paths", metavar="PATH", nargs="+", help="a folder, a file, a glob, or a URL that fsspec knows")
     index.add_argument("--out", metavar="FILE", help="file of the index (default: _onecurve.index in the folder)")
     index.add_argument("--processes", type=int, metavar="N", help="files read at the same time (default: one per core)")
@@ -256,7 +267,9 @@ def _add_serve(verbs: Verbs) -> None:
     serve = _add_verb(verbs, "serve", serve_command, "hold rows of embedding tables on this machine")
     serve.add_argument("address", metavar="ADDRESS", help="etcd://HOST:PORT,…/NAME, as in the job's params")
     serve.add_argument(
-        "--listen", metavar="HOST", help="address at which it is reached (default: the one from which etcd is reached)"
+        "--listen",
+        metavar="HOST",
+        help="address at which ranks and other servers reach this server (default: the one from which etcd is reached)",
     )
     serve.add_argument(
         "--tls", metavar="FOLDER", help="folder with ca.pem, cert.pem and key.pem; needed between machines"

@@ -113,9 +113,12 @@ def index_command(chosen: argparse.Namespace) -> int:
             indexed = index(path, out=chosen.out, processes=chosen.processes, progress=progress)
         found.append(to_plain(indexed))
         if not chosen.json:
-            read = f"{indexed.scanned:,} of them read now" if indexed.scanned < indexed.files else "all read"
-            what = "tokens, or bytes of raw files," if indexed.format == "tokens" else f"samples of {indexed.format}"
-            print(f"{indexed.path}: {indexed.samples:,} {what} in {indexed.files:,} files, {read}", flush=True)
+            scanned = "all" if indexed.scanned == indexed.files else f"{indexed.scanned:,} of them"
+            what = "tokens (bytes of raw .bin files)" if indexed.format == "tokens" else f"samples of {indexed.format}"
+            print(
+                f"{indexed.path}: {indexed.samples:,} {what} in {indexed.files:,} files, {scanned} new or changed",
+                flush=True,
+            )
     if chosen.json:
         print(to_json({"version": _JSON_VERSION, "indexed": found}), flush=True)
     return 0
@@ -225,7 +228,7 @@ def status_command(chosen: argparse.Namespace) -> int:
         elif runs:
             console.print(runs_table(runs))
         else:
-            print("no runs here or below; give the folder of one", flush=True)
+            print("no runs in this folder or below it; give the folder of a run: onecurve status FOLDER", flush=True)
         return 0
     now = status(chosen.run)
     if chosen.json:

@@ -109,10 +109,10 @@ class Source:
     def packed(self, length: int, *, separate: bool = False) -> "PackedSource":
         """Return a source whose samples are sequences of `length` tokens, cut from concatenated documents.
 
-        The samples of this source must be documents: lists, arrays or tensors of token numbers. End each with a token
-        that says so. Each new sample is a pair: `length` tokens, and the tokens that follow each. The documents of a
-        file are concatenated in its order, and what is left at its end is dropped. The lengths of all documents are
-        counted at the first use, and stored beside the index of the data.
+        The samples of this source must be documents: lists, arrays or tensors of token numbers. End each document with
+        an end-of-document token. Each new sample is a pair: `length` tokens, and the tokens that follow each. The
+        documents of a file are concatenated in its order, and what is left at its end is dropped. The lengths of all
+        documents are counted at the first use, and stored beside the index of the data.
 
         Args:
             length: Tokens of a sample.

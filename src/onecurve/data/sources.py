@@ -20,13 +20,13 @@ _LANES = 64
 
 
 def jsonl(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | None = None) -> FileSource:
-    """JSON lines, plain or compressed (.gz, .zst): each sample is what a line says, for example a dict.
+    """JSON lines, plain or compressed (.gz, .zst): each sample is the JSON value of one line, for example a dict.
 
     Args:
         path: A folder, a file, a glob such as `"data/*.jsonl"`, or a URL that fsspec knows.
         window: Number of files that are shuffled together. Default: 16.
-        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
-            many were. Default: `"stop"`.
+        bad: How to handle a damaged sample: `"stop"` ends the run; `"skip"` leaves the sample out and counts it in the
+            records. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
@@ -48,10 +48,10 @@ def parquet(
 
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
-        columns: Those that are read. Default: None, all.
+        columns: Columns to read. Default: None, all.
         window: Number of row groups that are shuffled together; they are in memory. Default: 16.
-        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
-            many were. Default: `"stop"`.
+        bad: How to handle a damaged sample: `"stop"` ends the run; `"skip"` leaves the sample out and counts it in the
+            records. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
@@ -67,8 +67,8 @@ def tar(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str | Non
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
         window: Number of files that are shuffled together. Default: 16.
-        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
-            many were. Default: `"stop"`.
+        bad: How to handle a damaged sample: `"stop"` ends the run; `"skip"` leaves the sample out and counts it in the
+            records. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
@@ -84,8 +84,8 @@ def tfrecord(path: str, *, window: int = _WINDOW, bad: str = "stop", index: str 
     Args:
         path: A folder, a file, a glob, or a URL that fsspec knows.
         window: Number of files that are shuffled together. Default: 16.
-        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
-            many were. Default: `"stop"`.
+        bad: How to handle a damaged sample: `"stop"` ends the run; `"skip"` leaves the sample out and counts it in the
+            records. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
@@ -105,8 +105,8 @@ def tokens(
         length: Tokens of a sample.
         dtype: Of the tokens in raw files. Default: `"uint16"`.
         window: Number of files that are shuffled together. Default: 16.
-        bad: What becomes of a damaged sample: `"stop"` ends the run, `"skip"` leaves it out, and the records say how
-            many were. Default: `"stop"`.
+        bad: How to handle a damaged sample: `"stop"` ends the run; `"skip"` leaves the sample out and counts it in the
+            records. Default: `"stop"`.
         index: The file of the index. Default: None, the one that `onecurve index PATH` writes into the folder.
 
     Example::
@@ -132,7 +132,7 @@ def folder(path: str, load: Callable[[bytes], Any] = bytes, *, index: str | None
 
 
 def mix(weights: Mapping[str, float], sources: Mapping[str, Source]) -> MixedSource:
-    """Mix sources: of every n samples, each source has its share, to less than one sample.
+    """Mix sources by weight: at any position, the samples of each source differ from its share by less than one.
 
     A source that comes to its end begins anew, in another order, while the others go on.
 
@@ -148,11 +148,11 @@ def mix(weights: Mapping[str, float], sources: Mapping[str, Source]) -> MixedSou
 
 
 def prepared(source: Source, to: str) -> PreparedSource:
-    """Store the samples of a source as they are after its functions, once, and read those from then on.
+    """Store the results of a source's `.map` and `.filter` in files, once, and read the samples from these files.
 
-    They are prepared by all cores at the first use; if that is broken off, the next use continues. Their order is that
-    of the source. If a function or the files have changed since, it says which, and stops: delete the folder then.
-    Random augmentation belongs behind it: `oc.data.prepared(…).map(augment)`.
+    All cores prepare the samples at the first use; if this is interrupted, the next use continues. The order is that of
+    the source. If a function or a file has changed since, an error names it: delete the folder then. Apply random
+    augmentation afterwards: `oc.data.prepared(…).map(augment)`.
 
     Args:
         source: A source with its `.map` and `.filter`. Its samples can have numbers, text, bytes, arrays, tensors, and
@@ -170,14 +170,14 @@ def stream(open_lane: Callable[[int], Iterable[Any]], lanes: int = _LANES) -> St
     """Samples that can only be iterated over: from a socket, a generator, a queue, a database.
 
     The sample at position p is the next one of lane p mod `lanes`, so a step has the same samples for any number of
-    ranks. A rank reads about `lanes` divided by the number of ranks. A lane that ends begins anew.
+    ranks. Each rank reads about lanes / ranks of the lanes. A lane that ends starts again from its beginning.
 
     Args:
         open_lane: Called with the number of a lane, returns an iterable of its samples, the same ones each time. If
             that has `state_dict` and `load_state_dict`, a run continues from a state; otherwise the lane is read again
             up to where it was.
-        lanes: Their number. It must divide `global_batch`, or be a multiple of it, and should not be below the number
-            of ranks. Default: 64.
+        lanes: Number of lanes. It must divide `global_batch`, or be a multiple of it, and should not be below the
+            number of ranks. Default: 64.
 
     Example::
 

@@ -55,7 +55,7 @@ class TriedChange:
     """The change of a finding, tried in a few steps next to the run as it was."""
 
     change: str
-    promised: Gain
+    predicted: Gain
     steps: int = 0
     """Steps that were compared."""
     before: float = 0.0

@@ -21,7 +21,7 @@ class OnecurveError(Exception):
         try:
             plan = oc.Plan.parse("replicat2 mb8")
         except oc.OnecurveError as error:
-            print(error)  # plan 'replicat2 mb8': unknown axis 'replicat' (did you mean 'replicate'?)
+            print(error)  # … 'replicat2' is no axis, precision or option (did you mean 'replicate'?)
     """
 
 

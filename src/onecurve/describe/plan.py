@@ -56,10 +56,10 @@ class Plan:
             Default: derived from the model.
         stages: Number of blocks in each pipeline stage; stage s runs on pipeline rank s modulo `pipeline`. Not part of
             the short form. Default: derived from the model.
-        tables: Where the rows of the model's embedding tables are, by a pattern of their names: `"replicated"` on all
-            ranks, `"row_sharded"`, each on one, or `"served"`, on the job's row servers. In the short form:
-            `tables=row_sharded`, or `tables=user:replicated,*:row_sharded`. Default: `served` if the job has `params`,
-            otherwise `row_sharded`.
+        tables: Where the rows of the model's embedding tables are, by a pattern of their names: `"replicated"` (all
+            rows on every rank), `"row_sharded"` (each row on one rank) or `"served"` (on row servers). In the short
+            form: `tables=row_sharded`, or `tables=user:replicated,*:row_sharded`. Default: `served` if the job has
+            `params`, otherwise `row_sharded`.
 
     Example::
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from onecurve.describe.plan import Plan
 
-Outcome = Literal["finished", "given up", "failed", "running"]
+Outcome = Literal["finished", "pruned", "failed", "running"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,7 @@ class TunedTrial:
     arguments: Mapping[str, str]
     """The searched arguments, as texts."""
     outcome: Outcome
-    """`given up`: others were better at the same step, or it diverged."""
+    """`pruned`: others were better at the same step, or it diverged."""
     value: float | None
     """What the study makes small or large; None if the trial was not finished."""
     steps: int
@@ -26,7 +26,7 @@ class TunedTrial:
     curve: tuple[tuple[int, float], ...]
     """(step, value), as far as the trial came."""
     note: str = ""
-    """Why it was given up or has failed, for a person."""
+    """Why it was pruned or has failed, for a person."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Tuning:
     objective: str
     """What is compared: `evaluation loss`, `evaluation accuracy`, `training loss`."""
     followed: str
-    """What decides which trials are given up; it is compared while they run."""
+    """What decides which trials are pruned; it is compared while they run."""
     maximize: bool
     trials: tuple[TunedTrial, ...]
     """The best first."""

@@ -21,7 +21,7 @@ def identity(
     total = sum(wall.values())
     # The first steps of a run are slower. That is a part of its start.
     useful = times.total * steps / total
-    factors = [Factor("no starts, losses or ends", useful)]
+    factors = [Factor("no startup, repeated steps or shutdown", useful)]
     left = times.total
     left_predicted = sum(predicted.values()) if predicted else None
     for name, causes in _taken(times).items():
@@ -52,5 +52,5 @@ def _taken(times: StepTimes) -> dict[str, tuple[str, ...]]:
         ),
         "no pipeline bubble": ("bubble", "pipeline"),
         "no recomputation": ("recompute",),
-        "no update and overhead": ("update", "host", *other),
+        "no optimizer update or overhead": ("update", "host", *other),
     }

@@ -1,5 +1,7 @@
 """Checks of this machine alone."""
 
+import contextlib
+import math
 import os
 import resource
 import shutil
@@ -8,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from onecurve.describe.health import HealthCheck
 from onecurve.describe.units import bytes_text
@@ -64,10 +67,24 @@ def _devices() -> HealthCheck:
 def _cores() -> HealthCheck:
     usable, present = len(os.sched_getaffinity(0)), os.cpu_count() or 1
     text = f"{usable} of {present} usable"
+    quota = _core_quota()
+    if quota < usable:
+        fix = "limit the container to a set of cores (docker run --cpuset-cpus), or start fewer ranks and threads"
+        return HealthCheck("cores", "problem", f"{text}, but a CPU quota allows the time of {quota:.1f}", fix)
     if threads := os.environ.get("OMP_NUM_THREADS"):
         fix = "unset it: ranks then divide the cores among themselves"
         return HealthCheck("cores", "note", f"{text}; OMP_NUM_THREADS={threads} is set", fix)
     return HealthCheck("cores", "ok", text)
+
+
+def _core_quota(root: Path = Path("/sys/fs/cgroup")) -> float:
+    """The number of cores whose time the container's CPU quota allows, or infinity without a quota."""
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = " ".join((root / name).read_text() for name in names).split()
+            if float(quota.replace("max", "-1")) > 0:
+                return float(quota) / float(period)
+    return math.inf
 
 
 def _memory() -> HealthCheck:

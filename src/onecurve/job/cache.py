@@ -10,10 +10,11 @@ from onecurve.describe.units import parse_bytes
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache on the host's disk for data files that are not on it, such as those of `s3://…`.
+    """A cache on the host's disk for data files in remote storage, such as `s3://…`.
 
-    What is read next is fetched in time, and what is read last makes room: the order of the samples is known. All ranks
-    of a host share it, and a later run finds what is left in it. Each run needs a folder of its own.
+    The order of the samples is known, so files are fetched before they are needed, and the file whose next use is
+    farthest away is removed first. All ranks of a host share the cache, and a later run can use the files in it. Each
+    run needs a folder of its own.
 
     Args:
         path: A folder on a disk of the host.

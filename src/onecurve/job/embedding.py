@@ -78,7 +78,7 @@ class EmbeddingTable(nn.Module):
 
 
 class Embedding(EmbeddingTable):
-    """Looks up one row per id, like `torch.nn.Embedding`, in a table that needs no number of rows.
+    """Looks up one row per id, like `torch.nn.Embedding`, in a table without a fixed number of rows.
 
     Rows are not parameters of the model: they are in no `state_dict`, and the table has its own optimizer. A row is
     created when a step first updates it; before that it has a first value that depends on the job's seed, the table's
@@ -88,10 +88,10 @@ class Embedding(EmbeddingTable):
         table: Name of the table. Modules with the same name share its rows.
         width: Numbers per row.
         optimizer: `onecurve.params.SGD`, `RowwiseAdagrad` or `Adam`. Default: `RowwiseAdagrad()`.
-        admit_after: An id gets a row in its update of this number: with 2, ids that occur in one step only get none.
-            Until then it has its first value, and its gradients are dropped. Default: 1.
-        evict_after: A row that has not been updated for more than so many updates is forgotten: its id has its first
-            value again, and counts as new. Default: None, no row is.
+        admit_after: Number of the update at which an id gets a row. With 2, ids that occur in only one step get none.
+            Before that, an id has its first value, and its gradients are dropped. Default: 1.
+        evict_after: A row is removed if no step updated it during more than this number of optimizer steps; its id then
+            has its first value again and counts as new. Default: None, rows are never removed.
 
     Shape:
         ids: any shape, int64. Output: the shape of `ids`, with `width` added.
@@ -132,8 +132,8 @@ class EmbeddingBag(EmbeddingTable):
         mode: How the rows of a bag are reduced: `"sum"`, `"mean"` or `"max"`. Default: `"mean"`.
         optimizer: `onecurve.params.SGD`, `RowwiseAdagrad` or `Adam`. Default: `RowwiseAdagrad()`.
         padding_idx: An id that is left out of its bag, so that bags of one batch may differ in size. Default: None.
-        admit_after: An id gets a row in its update of this number, see `Embedding`. Default: 1.
-        evict_after: A row that has not been updated for more than so many updates is forgotten. Default: None.
+        admit_after: Number of the update at which an id gets a row, see `Embedding`. Default: 1.
+        evict_after: Number of optimizer steps without an update after which a row is removed. Default: None, never.
 
     Shape:
         ids: `[B, L]`, a bag in each row; or `[N]` together with `offsets` `[B]`, where each bag begins. Output:

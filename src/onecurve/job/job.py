@@ -100,7 +100,8 @@ class Job:
     Args:
         model: A callable that builds the `nn.Module`, for example the class itself. An input that is a tuple or list
             is passed to `forward` as positional arguments, a dict as keyword arguments.
-        data: A callable that builds the training dataset: map-style, with samples `(input, target)`.
+        data: A callable that builds the training dataset, with samples `(input, target)`: a map-style dataset, an
+            `IterableDataset`, or a source of `onecurve.data`.
         optimizer: `onecurve.AdamW(...)`, `SGD`, `LAMB`, `LARS`, `Optimizer`, or any function that takes
             `named_parameters` and returns a `torch.optim.Optimizer`. With `onecurve.prepare(job, backward="mine")` it
             can also be a dict with one optimizer per named child of the model.
@@ -124,9 +125,9 @@ class Job:
             None, no clipping.
         batch_norm: `"sync"` computes batch-norm statistics over all data-parallel ranks of a round, `"local"` over the
             samples of each rank alone. Default: `"sync"`.
-        buffers: `"average"` averages, after each round, the buffers that forward changes depending on the samples
-            (moving averages, codebooks) over the data-parallel ranks, each rank counting the same. Default: None, which
-            refuses plans with several data-parallel ranks for such a model. Batch norm has its own setting.
+        buffers: `"average"`: after each round, buffers that forward updates from the samples (moving averages,
+            codebooks) are averaged over the data-parallel ranks with equal weights. Default: None; such a model is then
+            refused under plans with several data-parallel ranks. Batch norm has its own setting.
         freeze: Parameters that are not trained: a pattern of names, where `*` matches any text and `|` separates
             alternatives, such as `"encoder.*|*.bias"`. Default: None, all that require gradients are trained.
         ema: Decay of an exponential moving average of the weights, such as 0.999. Evaluations, the weights that a run
@@ -139,10 +140,10 @@ class Job:
             None or `"none"`, the ranks hold the rows.
         cache: A `onecurve.Cache` for data files that are not on the host. Default: None, they are read from the store
             each time.
-        workers: Loader processes of each rank; 0 reads in the rank itself. Default: None, as many as it takes for the
-            training not to wait for data.
-        trackers: What `onecurve run` passes the values of a run on to: `"tensorboard"`, `"mlflow"`, `"wandb"`, or an
-            object with the methods of `onecurve.Tracker`. Default: none.
+        workers: Loader processes of each rank; 0 reads in the rank itself. Default: None, chosen automatically so that
+            training does not wait for data.
+        trackers: Experiment trackers that receive the values of a run from `onecurve run`: `"tensorboard"`, `"mlflow"`,
+            `"wandb"`, or an object with the methods of `onecurve.Tracker`. Default: none.
         seed: Seed of the initial weights, the sample order, augmentation and dropout. Default: 0.
 
     Example::

@@ -279,7 +279,8 @@ def Adafactor(  # noqa: N802
     On a plan that shards parameters, the sums over rows and columns are added up over the ranks.
 
     Args:
-        lr: Learning rate, before the schedule; the first steps use at most 1 / sqrt(step). Default: 1e-2.
+        lr: Learning rate relative to the root mean square of a parameter, before the schedule; step n uses at most
+            1 / sqrt(n). Default: 1e-2.
         beta2_decay: Exponent with which the decay of the second moment approaches 1. Default: -0.8.
         eps: Smallest second moment (None: that of the dtype), and smallest root mean square of a parameter. Default:
             (None, 1e-3).

@@ -18,11 +18,12 @@ class Params:
             run. `"etcd://HOST:PORT,…/NAME"` (`etcds` for TLS to etcd): those that `onecurve serve` has started with the
             same address, on any machines. Default: `"none"`.
         staleness: With 2, the rows of a step lack the updates of the two steps before it. They are fetched, and updated
-            on servers, while other steps run. The gradient norm that `clip` limits then leaves the tables out. The
+            on servers, while other steps run. `clip` then limits the gradient norm without the tables. The
             result does not depend on who holds the rows. Default: 0.
-        warmup: The first steps, in which rows lack no update. Default: 0.
-        warmup_data: Part of the data that these steps use, again and again; then the data begins anew. With `epochs`,
-            the steps of the warm-up come in addition. Default: 1.0, they are the first steps on all data.
+        warmup: Number of steps at the start in which rows have all updates. Default: 0.
+        warmup_data: Fraction of the data that the warmup repeats; after the warmup, the full data starts from its
+            beginning. With `epochs`, the steps of the warmup are additional. Default: 1.0, the warmup uses the full
+            data and adds no steps.
         replicas: Copies of each row, 1 or 2, on different servers. With two, the training goes on when a server dies,
             and computes the same. Default: 2.
         mode: `"sync"`: all ranks compute each step together. `"async"`: workers compute different steps at the same

@@ -25,8 +25,8 @@ class Save:
         to: Folder or fsspec URL for the checkpoints, for example `"s3://bucket/run"`. Default: None, the run's folder.
         memory: Number of steps between snapshots in host memory, from which a run that `onecurve run` has started
             continues when a rank or a host fails; they take twice the memory of a checkpoint on one host, and up
-            to five times on several. Default: `"auto"`, as often as costs at most 1 % of the time; None: continue from
-            checkpoints only.
+            to five times on several. Default: `"auto"`, as often as possible at a cost of at most 1 % of the time. With
+            None, runs continue from checkpoints only.
 
     Example::
 

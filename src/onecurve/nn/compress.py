@@ -60,7 +60,10 @@ def compress(model: nn.Module, pattern: str, rank: int, cores: int = 2) -> list[
     """
     found = list(_layers(model, pattern))
     if not found:
-        raise OnecurveError(f"compress: {pattern!r} matches no nn.Linear or nn.Embedding of the model")
+        raise OnecurveError(
+            f"compress: {pattern!r} matches no nn.Linear or nn.Embedding of the model; a pattern must match the whole "
+            "name of a module, for example 'blocks.*.mlp.*'"
+        )
     _refuse_ties(model, [name for name, _ in found])
     return [_replace(model, name, layer, rank, cores) for name, layer in found]
 

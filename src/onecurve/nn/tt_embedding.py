@@ -12,7 +12,7 @@ class TTEmbedding(nn.Module):
     Args:
         num_embeddings: Number of rows.
         embedding_dim: Size of each row.
-        rank: Rank of the tensor train: more are more exact and have more parameters.
+        rank: Rank of the tensor train: a higher rank is more exact and has more parameters.
         cores: Number of cores. More cores have fewer parameters and are slower. Default: 2.
 
     Example::

@@ -19,7 +19,7 @@ class TTLinear(nn.Module):
     Args:
         in_features: Size of each input sample.
         out_features: Size of each output sample.
-        rank: Rank of the tensor train: more are more exact and have more parameters.
+        rank: Rank of the tensor train: a higher rank is more exact and has more parameters.
         bias: Add a learned bias. Default: True.
         cores: Number of cores. More cores have fewer parameters and are slower. Default: 2.
 

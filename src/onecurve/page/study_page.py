@@ -10,8 +10,8 @@ from onecurve.page.html import bar, document, escaped, legend, section, table
 from onecurve.page.plot import Point, dot, placement, plot, polyline, step_labels, thinned, value_range
 from onecurve.page.style import STYLE
 
-_COLORS = {"finished": "line", "given up": "other", "failed": "slow", "running": "update"}
-_NAMES = [("second", "the best one"), ("line", "finished"), ("other", "given up"), ("slow", "failed")]
+_COLORS = {"finished": "line", "pruned": "other", "failed": "slow", "running": "update"}
+_NAMES = [("second", "the best one"), ("line", "finished"), ("other", "pruned"), ("slow", "failed")]
 _CUT_OFF = 3.0
 """Curves are cut off at so many times the distance between the best value and the middle one."""
 
@@ -32,8 +32,8 @@ def study_page(tuning: Tuning) -> str:
 
 def _verdict(tuning: Tuning) -> str:
     best = tuning.best
-    given_up = sum(trial.outcome == "given up" for trial in tuning.trials)
-    done = f"{len(tuning.trials)} trials, {given_up} given up; {tuning.steps:,} training steps"
+    pruned = sum(trial.outcome == "pruned" for trial in tuning.trials)
+    done = f"{len(tuning.trials)} trials, {pruned} pruned; {tuning.steps:,} training steps"
     rows = {"tried": done}
     if best is not None:
         rows = {"best": f"{tuning.objective} {best.value:.4g} in trial {best.number}", "run": tuning.command, **rows}
@@ -42,7 +42,7 @@ def _verdict(tuning: Tuning) -> str:
 
 
 def _note(tuning: Tuning) -> str:
-    return f"{tuning.objective}; of trials that were given up, the last {tuning.followed}"
+    return f"{tuning.objective}; of trials that were pruned, the last {tuning.followed}"
 
 
 def _history(tuning: Tuning) -> str:

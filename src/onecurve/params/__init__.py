@@ -1,7 +1,7 @@
 """Embedding tables: rows that belong to ids, of which a step uses only a few.
 
 The modules that a model uses are `Embedding` and `EmbeddingBag`, with the optimizers `SGD`, `RowwiseAdagrad` and
-`Adam`. The rows live in the ranks of a run: replicated, or divided among them by the hash of their id.
+`Adam`. The rows are stored on the ranks of a run, replicated or divided by the hash of their id, or on row servers.
 
 Example::
 

@@ -62,7 +62,7 @@ def _summary(advice: Advice, best: Estimate) -> list[str]:
         )
     lines += [
         f"run     {hours_text(best.hours)} for {best.steps:,} steps on {_ranks(best)}{_price(best)}",
-        f"memory  {memory}; {bytes_text(best.reserved_bytes)} ({reserved:.0%} of the device) is kept free besides",
+        f"memory  {memory}; {bytes_text(best.reserved_bytes)} ({reserved:.0%} of the device) is reserved",
         *_links(advice),
     ]
     if best.plan.changes_numerics:

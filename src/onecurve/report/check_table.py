@@ -93,7 +93,7 @@ def _summary(result: CheckResult) -> str:
     if result.precision == "fp64":
         limit = f"limit: {result.limit:.0e} of each tensor's scale"
         if any(verdict.limit > result.limit for verdict in result.verdicts):
-            limit += ", more for weights whose gradient is zero but for rounding"
+            limit += ", larger for weights whose gradient is zero except for rounding errors"
     else:
         limit = f"limit: {result.limit:.0f} × the spread of perturbed runs"
     if result.holds:

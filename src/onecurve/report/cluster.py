@@ -12,7 +12,9 @@ def cluster_lines(cluster: Cluster) -> list[str]:
 
 def _group_lines(group: HostGroup) -> list[str]:
     device = group.device
-    lines = [f"  one {'core' if group.kind == 'cpu' else 'device'} of {group.count} × {group.devices_per_host}:"]
+    hosts = f"{group.count} host{'s' if group.count > 1 else ''}"
+    unit = "core" if group.kind == "cpu" else "device"
+    lines = [f"  one {unit} of {group.devices_per_host} on {'each of ' if group.count > 1 else ''}{hosts}:"]
     for precision, rates in device.matmul_rates.items():
         by_size = ", ".join(f"{size}: {rate_text(rate)}FLOP/s" for size, rate in rates.items())
         lines.append(f"    matmul {precision:<5} {by_size}")

@@ -10,7 +10,7 @@ from onecurve.describe.units import bytes_text, seconds_text
 def evaluation_lines(found: Evaluation) -> list[str]:
     """The checkpoint, and a line for each dataset."""
     records = [found.evaluation, *([found.test] if found.test is not None else [])]
-    return [f"{found.checkpoint}: after step {found.step:,}, as {found.plan}", *map(evaluation_text, records)]
+    return [f"{found.checkpoint}: after step {found.step:,}, with plan {found.plan}", *map(evaluation_text, records)]
 
 
 def evaluation_text(record: EvaluationRecord) -> str:

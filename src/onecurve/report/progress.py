@@ -157,6 +157,6 @@ def _start_text(record: StartRecord) -> str:
 def _generation_text(record: GenerationRecord) -> str:
     at = record.from_step + record.lost_steps
     return (
-        f"[bold yellow]{escape(record.why)}[/bold yellow] at step {at}; going on from {record.from_step} as "
-        f"{escape(record.plan)} after {seconds_text(sum(record.seconds.values()))}"
+        f"[bold yellow]{escape(record.why)}[/bold yellow] at step {at}; continuing from step {record.from_step} with "
+        f"plan {escape(record.plan)} after {seconds_text(sum(record.seconds.values()))}"
     )

@@ -73,7 +73,7 @@ class Tracking:
         is_behind = self._calls.qsize() >= _MAX_WAITING
         if is_behind and not self._has_left_out:
             self._has_left_out = True
-            self._warn("the trackers are slower than the training; they are not told of every step")
+            self._warn("the trackers are slower than the training; some steps are not sent to them")
         return is_behind
 
     def _tell(self, call: Call) -> None:
@@ -92,7 +92,7 @@ class Tracking:
                 except Exception as error:  # a tracker must never end a training
                     self._trackers.remove(tracker)
                     name = type(tracker).__name__
-                    self._warn(f"{name} failed and is not told anything more: {type(error).__name__}: {error}")
+                    self._warn(f"{name} failed and gets no more values: {type(error).__name__}: {error}")
 
     def _of_step(self, record: StepRecord) -> dict[str, float]:
         seconds = sum(record.seconds.values())

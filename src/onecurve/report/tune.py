@@ -34,11 +34,11 @@ def tune_lines(tuning: Tuning) -> list[str]:
     if full:
         lines += [
             "",
-            f"{tuning.steps:,} training steps, {tuning.steps / full:.0%} of what all trials to their end need",
+            f"{tuning.steps:,} training steps, {tuning.steps / full:.0%} of the steps of all trials without pruning",
         ]
     if tuning.importance:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in tuning.importance.items())
-        lines.append(f"what makes the difference: {shares}")
+        lines.append(f"parameter importance: {shares}")
     lines += [f"page: {tuning.out}/tune.html", ""]
     if tuning.best is None:
         return [*lines, "no trial was finished; give more --trials"]

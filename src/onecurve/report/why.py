@@ -81,7 +81,7 @@ def verdict_lines(diagnosis: Diagnosis) -> list[str]:
         largest = max(times.by_cause, key=lambda cause: times.by_cause[cause])
         computing = sum(times.own.get(cause, 0.0) for cause in ("forward", "backward")) / times.total
         return [
-            "limit   nothing to gain worth naming",
+            "limit   none found: no known change would save much time",
             f"gain    {computing:.0%} of a step is forward and backward; the largest cause is "
             f"{CAUSES.get(largest, largest)}, {times.by_cause[largest] / times.total:.0%}",
             "change  none",
@@ -96,16 +96,16 @@ def verdict_lines(diagnosis: Diagnosis) -> list[str]:
 
 
 def tried_lines(diagnosis: Diagnosis) -> list[str]:
-    """The changes that were tried, each with its measured and its promised gain."""
-    return [f"tried   {tried.change}: {_outcome(tried)}" for tried in diagnosis.tried]
+    """The changes that were tried, each with its measured and its predicted gain."""
+    return [f"trial   {tried.change}: {_outcome(tried)}" for tried in diagnosis.tried]
 
 
 def _outcome(tried: TriedChange) -> str:
     if tried.measured is None:
-        return f"not tried: {tried.note}"
+        return f"no result: {tried.note}"
     saved = f"{tried.measured:.0%} less time" if tried.measured >= 0 else f"{-tried.measured:.0%} more time"
     times = f"{seconds_text(tried.before)} → {seconds_text(tried.after)} per step"
-    return f"{saved} in {tried.steps} steps ({times}); promised: {_gain(tried.promised)}"
+    return f"{saved} in {tried.steps} steps ({times}); predicted: {_gain(tried.predicted)}"
 
 
 def comparison_lines(first: Diagnosis, second: Diagnosis) -> list[str]:

@@ -10,7 +10,7 @@ from onecurve.runs.folder import records_file
 from onecurve.runs.records import record_of
 
 _LEAST_EVALUATIONS = 6
-"""With fewer evaluations in a trial, the training loss decides which trials are given up."""
+"""With fewer evaluations in a trial, the training loss decides which trials are pruned."""
 _MEAN = 1 / 20
 """Part of a trial over which training losses are averaged."""
 
@@ -33,12 +33,12 @@ class Objective:
 
     @property
     def followed(self) -> str:
-        """What decides which trials are given up, for a person."""
+        """What decides which trials are pruned, for a person."""
         return self.text if self.follows_evaluations else "training loss"
 
     @property
     def follows_evaluations(self) -> bool:
-        """True if evaluations decide which trials are given up."""
+        """True if evaluations decide which trials are pruned."""
         return self.evaluations >= _LEAST_EVALUATIONS
 
     @property

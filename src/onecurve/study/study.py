@@ -1,4 +1,4 @@
-"""A study: the trials so far, what to try next, and which trials to give up. Optuna decides; its journal keeps it."""
+"""A study: the trials so far, what to try next, and which trials to prune. Optuna decides; its journal keeps it."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ JOURNAL = "study.journal"
 _REDUCTION = 3
 """Of so many trials that have come as far, one goes on."""
 _RUNGS = (1 / 6, 1 / 2)
-"""Parts of a trial after which it may be given up."""
+"""Parts of a trial after which it may be pruned."""
 _LEAST_FINISHED = 5
 """Fewer trials say nothing about which argument matters."""
 _MAX_REPEATED = 50
@@ -33,7 +33,7 @@ _MAX_REPEATED = 50
 
 _OUTCOMES: dict[TrialState, Outcome] = {
     TrialState.COMPLETE: "finished",
-    TrialState.PRUNED: "given up",
+    TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
 
@@ -177,7 +177,7 @@ class TakenTrial:
         self._study.claims.take(self.number)
 
     def report(self, step: int, value: float) -> bool:
-        """Note a value after a step; return True if the trial is to be given up."""
+        """Note a value after a step; return True if the trial is to be pruned."""
         if step <= self._reported:
             return False
         self._reported = step

@@ -39,7 +39,7 @@ def check(
     precision: Precision = "fp64",
     quiet: bool = False,
 ) -> ShownCheck | None:
-    """Prove that the job of a script computes the same, split by each plan, as on one device. `onecurve check` does it.
+    """Prove that a job computes the same under each plan as on one device, as `onecurve check` does.
 
     A plan that fails or makes no progress does not end the check: the others are still compared.
 
@@ -48,15 +48,16 @@ def check(
         arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
         plans: The plans to check: `onecurve.Plan`, short text forms, or paths of plan.toml files. Default: a matrix of
             plans for worlds of up to `ranks` ranks.
-        ranks: Largest number of ranks in that matrix. Default: None, 4 or the number of accelerators.
+        ranks: Largest number of ranks in that matrix. Default: None, 4, or the number of accelerators if that is
+            smaller.
         steps: Number of optimizer steps to compare. Default: None, 4 in fp64 and 50 in fp32.
         precision: `"fp64"` compares every weight, buffer and gradient after every step; `"fp32"` compares the loss
             curve with those of perturbed runs. Default: `"fp64"`.
         quiet: Print nothing. Default: False.
 
     Returns:
-        A verdict per plan, and `holds`, which is True if all plans compute the same. None on all ranks of torchrun but
-        rank 0.
+        A verdict per plan, and `holds`, which is True if all plans compute the same. None on every rank of torchrun
+        except rank 0.
 
     Example::
 

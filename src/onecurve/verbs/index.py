@@ -16,15 +16,15 @@ def index(
 ) -> Indexed:
     """Write the index of data in files: how many samples each file has, where they are, and its hash.
 
-    Files that an earlier index has are not read again, unless their size or time has changed. If it is broken off, the
-    next call continues.
+    Files in an earlier index are read again only if their size or modification time has changed. If indexing is
+    interrupted, the next call continues.
 
     Args:
         path: A folder, a file, a glob such as `"data/*.jsonl"`, or a URL that fsspec knows. Formats: Parquet, JSON
             lines (also .gz and .zst), tar, TFRecord, tokens (.npy and .bin), folders of images or sounds.
         out: The file of the index. Default: None, `_onecurve.index` in the folder.
         processes: Number of files that are read at the same time. Default: None, one per core.
-        progress: A function that is called with the bytes that are done, and all. Default: none is called.
+        progress: A function that is called with the bytes read so far and the total bytes. Default: no function.
 
     Returns:
         The path of the index, the format, and the numbers of files, samples and bytes.

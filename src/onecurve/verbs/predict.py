@@ -51,7 +51,10 @@ def predict(
         try:
             torch.save(data, file)
         except (AttributeError, TypeError, pickle.PicklingError) as error:
-            raise OnecurveError(f"predict: the data cannot be sent to the ranks ({error})") from None
+            raise OnecurveError(
+                f"predict: the data cannot be sent to the ranks ({error}); define its classes at the top level of a "
+                "module, or give a list of samples"
+            ) from None
         _refuse_names_of_the_program(file)
         ask_ranks(replace(request, data=str(file)), "predict", say)
         outputs: dict[int, Any] = {}

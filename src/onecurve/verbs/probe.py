@@ -40,7 +40,8 @@ def probe(
         say: A function that is called with short texts about the hosts. Default: they are dropped.
 
     Returns:
-        The measured cluster; None where rank 0 is not: on other hosts, and on other ranks of torchrun, srun and mpirun.
+        The measured cluster; None in processes without rank 0: on other hosts, and on other ranks of torchrun, srun and
+        mpirun.
 
     Example::
 

@@ -67,9 +67,9 @@ def run(
 
     A script that has no `job()` but calls `onecurve.prepare` is run as a program, on every rank.
 
-    It starts its ranks on this host, and continues from the newest checkpoint in the run's folder. Under torchrun it is
-    one of the ranks, as under srun and mpirun if they start several processes per host. If these start one process on
-    each of several hosts, it works together with the others, as with `hosts`.
+    The call starts the ranks on this host, and continues from the newest checkpoint in the run's folder. Under
+    torchrun, the calling process is one of the ranks. Under srun or mpirun it is a rank if they start several processes
+    per host; with one process per host, the processes work together as with `hosts`.
 
     SIGINT (Ctrl-C), SIGTERM and SIGHUP end the run after its step and save it; `ended` in the summary then names the
     signal. A signal before the first step, or a second one, raises an error instead.
@@ -102,8 +102,8 @@ def run(
 
     Returns:
         How the run ended: its loss, evaluation, number of steps and seconds. `records()` returns the records of its
-        steps, and `plot()` its loss curve for a notebook. None where rank 0 is not: on other hosts, and on other ranks
-        of torchrun, srun and mpirun.
+        steps, and `plot()` its loss curve for a notebook. None in processes without rank 0: on other hosts, and in
+        other ranks of torchrun, srun and mpirun.
 
     Example::
 
@@ -203,7 +203,9 @@ def _run_on_hosts(
 ) -> RunSummary | None:
     """Train on this host together with others."""
     if ranks is not None:
-        raise OnecurveError("ranks: of several hosts, each gets its part of the plan's ranks; give --plan instead")
+        raise OnecurveError(
+            "ranks: --ranks counts the processes of one host, but this run has several hosts; give --plan instead"
+        )
     if plan is not None:
         _refuse_precision(precision)
     earlier, precisions = _earlier_plan(request, precision)

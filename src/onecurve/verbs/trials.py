@@ -17,7 +17,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.record import FIRST_STEPS, PAUSES, StartRecord, StepRecord
 from onecurve.describe.requests import RunRequest, Trial
 from onecurve.job.script_path import has_own_loop
-from onecurve.runs.folder import CHECKPOINTS, SCRATCH, RunOrigin, read_origin
+from onecurve.runs.folder import CHECKPOINTS, ORIGIN, SCRATCH, RunOrigin, read_origin
 from onecurve.runs.records import read_records
 from onecurve.verbs.run import launch_run
 
@@ -27,6 +27,8 @@ _MAX_CHANGES = 2
 _TRIED_FIELDS = ("workers", "batch_norm", "save_every", "evaluate_every")
 _COMPARED_FIELDS = ("batch_norm",)
 """Fields of the job that a checkpoint compares, besides `steps`."""
+
+_BY_HAND = "make the change yourself, run with another --out, and compare: onecurve why RUN1 RUN2"
 
 Say = Callable[[str], None]
 
@@ -45,12 +47,13 @@ def _origin(folder: Path, diagnosis: Diagnosis) -> RunOrigin:
     if diagnosis.in_progress:
         raise OnecurveError("--try: the run is in progress, and a trial beside it would slow both down; try it later")
     if diagnosis.hosts > 1:
-        raise OnecurveError(f"--try: the run had {diagnosis.hosts} hosts, and a trial has only this one")
+        raise OnecurveError(f"--try: the run had {diagnosis.hosts} hosts, and a trial has only this one; {_BY_HAND}")
     origin = read_origin(folder)
     if origin is None or not Path(origin.script).is_file():
-        raise OnecurveError("--try: the run's script is not here")
+        script = origin.script if origin is not None else "unknown"
+        raise OnecurveError(f"--try: the run's script is not here ({script}); put it back, or correct it in {ORIGIN}")
     if has_own_loop(Path(origin.script)):
-        raise OnecurveError(f"--try: {origin.script} has its own training loop; change it, and compare the two runs")
+        raise OnecurveError(f"--try: {origin.script} has its own training loop; {_BY_HAND}")
     return origin
 
 
@@ -69,9 +72,9 @@ class _Trials:
 
     def tried(self, finding: Finding) -> TriedChange:
         """Try one change. If that fails, the reason is in its note."""
-        result = TriedChange(change=finding.change, promised=finding.gain)
+        result = TriedChange(change=finding.change, predicted=finding.gain)
         if not finding.plan and not (finding.job and set(finding.job) <= set(_TRIED_FIELDS)):
-            return replace(result, note="this change cannot be tried for you; make it, and compare the two runs")
+            return replace(result, note=f"--try cannot make this change; {_BY_HAND}")
         pause = finding.cause if finding.cause in PAUSES else ""
         steps = max(_STEPS, *(int(value) for name, value in finding.job.items() if name.endswith("_every")), 0)
         if steps > _MAX_STEPS:

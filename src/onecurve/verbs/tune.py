@@ -20,7 +20,7 @@ def tune(
     """Search for the best arguments of a job, as `onecurve tune` does.
 
     Every trial is a run, in the folder `trials` of the study. As many run at the same time as the devices of this host
-    hold. Those that are worse than others after a sixth or after half of their steps are given up. A study that was
+    hold. A trial that is worse than others after a sixth or after half of its steps is pruned. A study that was
     stopped continues when it is started again; several processes and hosts may work on it at the same time, if they
     share its folder.
 
@@ -28,7 +28,7 @@ def tune(
         script: The Python file that defines `job()`, or that function itself.
         arguments: Arguments of `job()`. `"lr=1e-5..1e-2"` and `"width=128,256,512"` are searched; others, such as
             `"steps=1000"`, are the same in all trials.
-        trials: Number of trials, those given up included. Default: 20.
+        trials: Number of trials, including pruned ones. Default: 20.
         out: The study's folder. Default: None, `runs/tune-` and the script's name.
         say: A function that is called with short texts about what is being done. Default: they are dropped.
 

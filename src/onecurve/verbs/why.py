@@ -18,7 +18,7 @@ from onecurve.diagnose.run_status import state_of
 from onecurve.diagnose.traces import aligned_traces
 from onecurve.page.run_page import run_page
 from onecurve.report.trace import write_trace
-from onecurve.runs.folder import PLAN, TRIALS, read_origin, read_trials
+from onecurve.runs.folder import ORIGIN, PLAN, TRIALS, read_origin, read_trials
 from onecurve.verbs import trials
 from onecurve.verbs.run_copy import is_remote, readable_folder
 from onecurve.verbs.status import is_alive
@@ -64,9 +64,12 @@ def why(
     """
     for file in (html, trace):
         if file is not None and not Path(file).parent.is_dir():
-            raise OnecurveError(f"{file}: its folder does not exist")
+            raise OnecurveError(f"{file}: its folder does not exist; create it, or give another path")
     if try_changes and is_remote(run):
-        raise OnecurveError(f"--try: a trial continues from a checkpoint on this host, and the run is at {run}")
+        raise OnecurveError(
+            f"--try: a trial continues from a checkpoint on this host, and the run is at {run}; copy its folder to "
+            "this host, or call why there"
+        )
     say("reading the records")
     with readable_folder(run, traces=html is not None or trace is not None) as folder:
         diagnosis, history, plan = _diagnosed(folder, str(run), say)
@@ -132,7 +135,8 @@ def _plan_of(folder: Path, history: RunHistory) -> Plan:
 def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Prediction:
     origin = read_origin(folder)
     if origin is None or not Path(origin.script).is_file():
-        raise OnecurveError(f"the run's script is not here ({origin.script if origin is not None else 'unknown'})")
+        script = origin.script if origin is not None else "unknown"
+        raise OnecurveError(f"the run's script is not here ({script}); put it back, or correct it in {ORIGIN}")
     from onecurve.data.training_data import open_data
     from onecurve.device.device import local_cluster
     from onecurve.job.script import load_job
@@ -142,14 +146,17 @@ def _prediction(folder: Path, history: RunHistory, plan: Plan, say: Say) -> Pred
     from onecurve.verbs.probe import probe_this_host
 
     if local_cluster().device_kind != history.start.device:
-        raise OnecurveError(f"the run was on {history.start.device}, and this machine has other devices")
+        raise OnecurveError(
+            f"the run was on {history.start.device}, and this machine has other devices; call why on a machine like "
+            "that of the run"
+        )
     job = load_job(Path(origin.script), origin.arguments)
     if job.manual_backward or job.async_workers:
         raise OnecurveError("a job with its own backward, or with asynchronous workers, is not planned")
     if history.start.global_batch != job.global_batch:
         raise OnecurveError(
             f"the run's script has changed: its global_batch is {job.global_batch}, that of the run was "
-            f"{history.start.global_batch}"
+            f"{history.start.global_batch}; use the script as it was in the run"
         )
     data = open_data(job)
     cluster = _cluster_of(history, this_host(probe_this_host, say))

@@ -30,7 +30,7 @@ def causes(diagnosis: Diagnosis) -> list[str]:
 def test_nothing_is_found_about_a_good_run(tmp_path: Path) -> None:
     found = diagnosis_of(write_run(tmp_path))
     assert causes(found) == []
-    assert verdict_lines(found)[0] == "limit   nothing to gain worth naming"
+    assert verdict_lines(found)[0] == "limit   none found: no known change would save much time"
     assert len(verdict_lines(found)) == 3
 
 

@@ -49,6 +49,28 @@ def test_a_driver_without_a_device_is_a_problem(monkeypatch) -> None:
     assert states()["devices"] == "problem"
 
 
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "150000 100000\n"}, 1.5),
+        ({"cpu.max": "max 100000\n"}, float("inf")),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, float("inf")),
+        ({}, float("inf")),
+    ],
+)
+def test_a_quota_below_the_number_of_cores_is_a_problem(
+    tmp_path: Path, monkeypatch, files: dict[str, str], cores: float
+) -> None:
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert machine._core_quota(tmp_path) == cores
+    monkeypatch.setattr(machine, "_core_quota", lambda: cores)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: {0, 1})
+    assert (machine._cores().state == "problem") == (cores < 2)
+
+
 def test_a_folder_is_tried_and_left_empty(tmp_path: Path) -> None:
     (check,) = folder_checks(tmp_path / "runs")
     assert check.state == "ok", check

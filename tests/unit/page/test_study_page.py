@@ -18,7 +18,7 @@ FINISHED = TunedTrial(
     seconds=9.0,
     curve=((10, 4.0), (60, 2.5)),
 )
-GIVEN_UP = replace(FINISHED, number=1, arguments={"lr": "0.1", "name": "b"}, outcome="given up", value=None, steps=20)
+GIVEN_UP = replace(FINISHED, number=1, arguments={"lr": "0.1", "name": "b"}, outcome="pruned", value=None, steps=20)
 FAILED = replace(GIVEN_UP, number=2, outcome="failed", curve=(), note="out of memory")
 
 

@@ -50,7 +50,7 @@ def test_advice_shows_the_plan_its_cost_and_the_alternatives() -> None:
         "plan    shard4 mb2×2 bf16",
         "1.0 s ± 10%",
         "1.0 hours for 3,600 steps on 4 devices, $8.00 ± 10%",
-        "4.0 GiB of 8.0 GiB per rank; 1.0 GiB (11% of the device) is kept free besides",
+        "4.0 GiB of 8.0 GiB per rank; 1.0 GiB (11% of the device) is reserved",
         "numerical results differ from those of fp32",
         "backward      750.0 ms   75%",
         "free           4.0 GiB   50%",

@@ -75,7 +75,7 @@ def test_a_tracker_gets_the_beginning_the_values_and_the_end() -> None:
 def test_a_tracker_that_fails_is_a_warning_and_the_others_go_on(method: str) -> None:
     broken, kept = Kept(method), Kept()
     (warning,) = told(broken, kept)
-    assert warning == "Kept failed and is not told anything more: RuntimeError: no connection"
+    assert warning == "Kept failed and gets no more values: RuntimeError: no connection"
     assert len(kept.calls) == 4
 
 
@@ -94,7 +94,7 @@ def test_slow_trackers_are_told_of_fewer_steps(monkeypatch) -> None:
         sink.write(record)
     go_on.set()
     sink.close()
-    assert warnings == ["the trackers are slower than the training; they are not told of every step"]
+    assert warnings == ["the trackers are slower than the training; some steps are not sent to them"]
     assert 1 <= [name for name, _ in slow.calls].count("log") < 10
     assert slow.calls[-1] == ("end", "finished")
 
