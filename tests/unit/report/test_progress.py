@@ -83,7 +83,7 @@ def test_verdicts_are_printed() -> None:
     assert line.startswith(
         "of 2 plans, 1 does not compute the same as one device (limit: 1e-09 of each tensor's scale, "
     )
-    assert "gradient is zero but for rounding" in line
+    assert "gradient is zero except for rounding errors" in line
     assert result_lines(CheckResult("fp64", 4, 1e-9, (good,), ("a note",)))[0] == "note: a note"
 
 
