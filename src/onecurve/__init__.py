@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from onecurve.describe.tracker import Tracker
     from onecurve.job import loss, metric
     from onecurve.job.cache import Cache
-    from onecurve.job.job import Evaluate, Job
+    from onecurve.job.evaluate import Evaluate
+    from onecurve.job.job import Job
     from onecurve.job.metric import Metric
     from onecurve.job.optimizer import LAMB, LARS, SGD, Adafactor, AdamW, Muon, Optimizer
     from onecurve.job.params import Params
@@ -102,7 +103,8 @@ _HOMES = {
     "describe.plan": ("Plan",),
     "describe.tracker": ("Tracker",),
     "job.cache": ("Cache",),
-    "job.job": ("Evaluate", "Job"),
+    "job.evaluate": ("Evaluate",),
+    "job.job": ("Job",),
     "job.metric": ("Metric",),
     "job.optimizer": ("Adafactor", "AdamW", "LAMB", "LARS", "Muon", "Optimizer", "SGD"),
     "job.params": ("Params",),

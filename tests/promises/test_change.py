@@ -52,3 +52,14 @@ def test_a_run_continues_with_a_changed_rate_batch_and_length(tmp_path) -> None:
     actual = load_file(tmp_path / "a" / "weights.safetensors")
     for name, expected in by_hand().items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_run_that_continues_with_edited_code_says_so(tmp_path: Path) -> None:
+    script, text, out = tmp_path / "edited.py", Path(SMALL).read_text(), tmp_path / "a"
+    for epochs, code in [("0.5", text), ("1", text), ("1.5", text.replace("nn.Tanh", "nn.ReLU"))]:
+        script.write_text(code)
+        change = ["steps"] if epochs != "0.5" else []
+        oc.run(script, [f"epochs={epochs}"], plan="mb8", out=out, change=change, check=False, quiet=True)
+        warnings = [each.text for each in records(out) if isinstance(each, EventRecord) and each.event == "warning"]
+        expected = ["the code of model, or a value that it uses, has changed"] if code != text else []
+        assert [warning[: len(expected[0])] for warning in warnings] == expected

@@ -30,7 +30,7 @@ def test_a_run_writes_records_weights_and_plan_and_does_not_overwrite(tmp_path) 
     done = onecurve("run", SMALL, "--ranks", "2", "--out", "a", "epochs=1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "replicate2 mb4 fp32  2 cpu ranks, 21 parameters, 8 steps" in done.stdout
+    assert "replicate2 mb4 fp32  2 cpu ranks, 21 parameters, 8 steps of 8 samples" in done.stdout
     assert "evaluation: loss" in done.stdout
     assert "weights: a/weights.safetensors, after step 8" in done.stdout
     assert "best weights: a/best.safetensors, after step 8" in done.stdout
@@ -167,7 +167,7 @@ def test_an_interrupt_ends_all_ranks_at_the_same_step(ranks: int, stop_signal: s
         process.send_signal(stop_signal)
         out, err = process.communicate(timeout=60)
     assert process.returncode == EXIT_STATUS[stop_signal], err
-    assert err == ""
+    assert err == f"{stop_signal.name}: ending after the step that is running; a second signal ends it at once\n"
     assert "stopped  after step" in out
     assert f"interrupted by {stop_signal.name}: " in out
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["ended"] == stop_signal.name

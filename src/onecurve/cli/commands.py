@@ -20,6 +20,8 @@ from onecurve.report.text import print_lines
 _REFRESH_SECONDS = 1.0
 _JSON_VERSION = 1
 """Version of `--json` output that is not also the content of a file."""
+_PIPE_WIDTH = 1000
+"""Columns of a table that is not shown on a terminal."""
 
 
 def run_command(chosen: argparse.Namespace) -> int:
@@ -226,7 +228,8 @@ def status_command(chosen: argparse.Namespace) -> int:
         if chosen.json:
             print(to_json({"version": _JSON_VERSION, "runs": runs}), flush=True)
         elif runs:
-            console.print(runs_table(runs))
+            # A line of a file or a pipe has no end at which a folder's name would have to be broken.
+            (console if console.is_terminal else Console(width=_PIPE_WIDTH)).print(runs_table(runs))
         else:
             print("no runs in this folder or below it; give the folder of a run: onecurve status FOLDER", flush=True)
         return 0

@@ -95,7 +95,7 @@ class IndexedSource(Source):
         if file.size != size:
             raise BadFileError(f"{name}: it has {file.size:,} bytes, and had {size:,} when it was indexed")
         if file.stamp != stamp:
-            raise BadFileError(f"{name}: it was written again since it was indexed; run `onecurve index` again")
+            raise BadFileError(f"{name}: it was written again since it was indexed; run `{self._command}` again")
 
 
 class FileSource(IndexedSource):

@@ -34,7 +34,7 @@ from onecurve.device.process_name import set_process_name
 from onecurve.device.rng import preserve_rng_state, seed_all
 from onecurve.formats.file_format import SKIPPED
 from onecurve.job.batch import MicroBatch, as_micro_batch
-from onecurve.job.job import Dataset
+from onecurve.job.dataset import Dataset
 
 Collate = Callable[[list[Any]], Any]
 _MAX_SKIPPED = 1_000_000

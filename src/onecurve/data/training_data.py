@@ -16,7 +16,8 @@ from onecurve.data.warmup_order import WarmUpOrder
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
-from onecurve.job.job import Dataset, Job
+from onecurve.job.dataset import Dataset
+from onecurve.job.job import Job
 
 _ONE_LANE = (
     "data: it can only be iterated over, so every rank reads all of it and takes its part, and a run that continues "

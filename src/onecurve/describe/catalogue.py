@@ -46,7 +46,9 @@ def _entry(name: str) -> tuple[str, dict[str, Any]]:
     # Whole words only: an L40 is not an L40S, and an A10 is neither an A10G nor an A100.
     matches = [full_name for full_name in catalogue if typed in accumulate(_words(full_name))]
     if not matches:
-        raise OnecurveError(f"device {name!r} is not in the catalogue ({nearest(name.upper(), catalogue)})")
+        known = f"known: {', '.join(catalogue)}"
+        hint = nearest(name.upper(), catalogue)
+        raise OnecurveError(f"device {name!r} is not in the catalogue ({hint if hint == known else f'{hint} {known}'})")
     largest = max(matches, key=lambda full_name: catalogue[full_name]["memory"])
     return largest, catalogue[largest]
 

@@ -5,6 +5,7 @@ import re
 from onecurve.describe.catalogue import hosts_of
 from onecurve.describe.cluster import Cluster, HostGroup
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.units import counted
 
 
 def parse_cluster(text: str) -> Cluster:
@@ -41,7 +42,7 @@ def cluster_text(cluster: Cluster) -> str:
 
 
 def _text(group: HostGroup) -> str:
-    hosts = f"{group.count:,} host{'s' if group.count > 1 else ''}"
+    hosts = counted(group.count, "host")
     if group.kind == "cpu":
-        return f"{hosts} × {group.cores_per_host} core{'s' if group.cores_per_host > 1 else ''}"
+        return f"{hosts} × {counted(group.cores_per_host, 'core')}"
     return f"{hosts} × {group.devices_per_host} {group.device.name}"

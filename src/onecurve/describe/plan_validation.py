@@ -5,6 +5,7 @@ from typing import Protocol
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, split_evenly
+from onecurve.describe.units import counted
 
 SUPPORTED_AXES = ("pipeline", "replicate", "shard", "tensor")
 
@@ -40,8 +41,9 @@ def validate(plan: Plan, global_batch: int, host: HostDevices, local_ranks: int 
     _check_pipeline(plan)
     if plan.global_batch != global_batch:
         raise OnecurveError(
-            f"plan {plan}: {plan.round_size} samples × {plan.rounds} rounds = {plan.global_batch} samples per step, "
-            f"but the job's global_batch is {global_batch} ({_suggestion(plan, global_batch)})"
+            f"plan {plan}: {counted(plan.round_size, 'sample')} × {counted(plan.rounds, 'round')} = "
+            f"{counted(plan.global_batch, 'sample')} per step, but the job's global_batch is {global_batch} "
+            f"({_suggestion(plan, global_batch)})"
         )
     local_ranks = plan.mesh.size if local_ranks is None else local_ranks
     if host.device_kind != "cpu" and local_ranks > host.devices:

@@ -64,6 +64,11 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Format a number of things: `1 rank`, `2 ranks`."""
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"
+
+
 def rate_text(rate: float) -> str:
     """Format a rate as a prefix to a unit per second: `81.3 G`, to be followed by `FLOP/s`."""
     for size, unit in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):

@@ -2,7 +2,7 @@
 
 from onecurve.describe.diagnosis import Cause, Finding, Gain, StepTimes
 from onecurve.describe.plan import Plan
-from onecurve.describe.units import seconds_text
+from onecurve.describe.units import counted, seconds_text
 from onecurve.diagnose.measured_estimator import MeasuredEstimator, measured_groups, predicted_groups
 from onecurve.search.branch_and_bound import BranchAndBound
 from onecurve.search.space import Space
@@ -62,7 +62,7 @@ def _has(plan: Plan, group: str) -> bool:
 def _on_fewer_hosts(estimator: MeasuredEstimator, plan: Plan, other: Plan) -> str:
     """Say on how many hosts a plan is meant to run, if these are fewer than before."""
     before, after = (sum(count for count, _ in estimator.cluster.placement(each.mesh.size)) for each in (plan, other))
-    return f", on {after} host{'s' * (after > 1)} instead of {before}" if after < before else ""
+    return f", on {counted(after, 'host')} instead of {before}" if after < before else ""
 
 
 def _cause(shortened: str, plan: Plan, other: Plan) -> Cause:
@@ -82,8 +82,8 @@ def _limit(cause: Cause, shortened: str, plan: Plan, times: StepTimes) -> str:
         )
     if shortened == "compute":
         return (
-            f"the device computes inefficiently: {plan.rounds} round{'s' * (plan.rounds > 1)} of {max(plan.shares)} "
-            f"sample{'s' * (max(plan.shares) > 1)} per step"
+            f"the device computes inefficiently: {counted(plan.rounds, 'round')} of "
+            f"{counted(max(plan.shares), 'sample')} per step"
         )
     spent = times.communication.get(shortened, 0.0)
     if shortened == "batch_norm":

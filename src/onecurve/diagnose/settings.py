@@ -4,7 +4,7 @@ import math
 import re
 
 from onecurve.describe.diagnosis import Finding, StepTimes
-from onecurve.describe.units import seconds_text
+from onecurve.describe.units import counted, seconds_text
 from onecurve.diagnose.gains import saved
 from onecurve.diagnose.history import RunHistory
 
@@ -62,10 +62,7 @@ def threads(history: RunHistory, times: StepTimes, compute: float | None) -> Fin
     expected = min(computed, compute) if compute is not None else computed * start.cores / start.threads
     return Finding(
         cause="threads",
-        limit=(
-            f"too many threads: each rank computes with {start.threads} threads on {start.cores} "
-            f"core{'s' * (start.cores > 1)}"
-        ),
+        limit=(f"too many threads: each rank computes with {start.threads} threads on {counted(start.cores, 'core')}"),
         change=f"leave torch.set_num_threads and OMP_NUM_THREADS alone, or set them to {start.cores}",
         gain=saved(times.total, times.total - computed + expected, _THREADS_SPREAD),
         job={"threads": start.cores},

@@ -5,7 +5,7 @@ import statistics
 
 from onecurve.describe.diagnosis import Finding, StepTimes
 from onecurve.describe.mesh import Mesh
-from onecurve.describe.units import seconds_text
+from onecurve.describe.units import counted, seconds_text
 from onecurve.diagnose.gains import saved
 from onecurve.diagnose.history import RankHistory, RunHistory
 from onecurve.diagnose.step_times import own_of
@@ -53,7 +53,7 @@ def data(history: RunHistory, times: StepTimes) -> Finding | None:
         return Finding(
             cause="data",
             limit=f"{limit}, which use {seconds_text(computing)} of CPU time per step, and the rank has "
-            f"{slowest.start.cores} core{'s' * (slowest.start.cores > 1)}",
+            f"{counted(slowest.start.cores, 'core')}",
             change="oc.data.prepared(…) around the data in the job does the work of a sample once, before the training",
             gain=saved(step, busy, spread=0.3),
         )

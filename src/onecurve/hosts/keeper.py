@@ -18,6 +18,7 @@ from onecurve.hosts.run_keys import LEADER, RunKeys
 from onecurve.hosts.snapshot_server import SnapshotServer, served_snapshots
 from onecurve.launch.event_loop import stop_signals
 from onecurve.launch.failure import RankFailedError
+from onecurve.launch.stop import stop_text
 from onecurve.launch.template_process import TemplateProcess
 
 _RETRY_SECONDS = 0.5
@@ -66,6 +67,7 @@ class Keeper:
             if len(self._signals) > 1 or self._member is None:
                 work.cancel()
             else:
+                self._run.say(stop_text(name))
                 self._passing_on = asyncio.ensure_future(self._member.stop(name))
 
         with stop_signals(on_signal):

@@ -25,6 +25,12 @@ def is_reached(every: Every | None, before: TrainingPoint, now: TrainingPoint) -
     return now.steps // every > before.steps // every
 
 
+def check_positive_integer(owner: str, name: str, value: int) -> None:
+    """Refuse what is not an integer of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise OnecurveError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")
+
+
 def check_every(owner: str, name: str, value: object) -> None:
     """Refuse what is neither a number of steps nor `"epoch"`."""
     if value == "epoch":

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -12,7 +12,9 @@ from onecurve.describe.convert import nearest
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.tracker import Tracker
 from onecurve.job.cache import Cache
-from onecurve.job.cadence import Every, check_every
+from onecurve.job.cadence import check_positive_integer
+from onecurve.job.dataset import Dataset
+from onecurve.job.evaluate import Evaluate
 from onecurve.job.freeze import FrozenModel
 from onecurve.job.loss import hugging_face_local_auxiliary
 from onecurve.job.metric import Metric
@@ -29,61 +31,6 @@ AnyMetric = Metric | Callable[[Any, Any], Weighted | Tensor]
 """A `Metric`, or a function (model output, target) → one value per sample or a `Weighted` sum."""
 BatchNorm = Literal["sync", "local"]
 Buffers = Literal["average"]
-
-
-class Dataset(Protocol):
-    """A map-style dataset: `dataset[i]` returns one sample as a pair `(input, target)`."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int) -> Any: ...
-
-
-@dataclass(frozen=True)
-class Evaluate:
-    """Evaluate the loss and the job's metrics on a second dataset, using each sample exactly once.
-
-    An evaluation runs every `every` steps and once at the end of training. The weights of the best one are written to
-    `best.safetensors` in the run's folder. A value that is not finite is never the best, and counts as no improvement.
-
-    Args:
-        data: A callable that builds the evaluation dataset (map-style, with samples `(input, target)`).
-        every: Number of steps between evaluations, or `"epoch"`: after the step that completes an epoch.
-        watch: The value that decides which evaluation is the best: `"loss"` or the name of one of the job's metrics.
-            Default: `"loss"`.
-        better: `"lower"` if smaller values of `watch` are better, `"higher"` if larger ones are. Default: `"lower"`.
-        patience: Stop training after this many evaluations in a row without an improvement. Default: None, train to
-            the last step.
-        test: A callable that builds a third dataset, on which the weights of the last step are evaluated once, at the
-            end of training. Default: None.
-
-    Example::
-
-        oc.Evaluate(lambda: MyDataset(train=False), every=500, watch="accuracy", better="higher", patience=5)
-    """
-
-    data: Callable[[], Dataset]
-    every: Every
-    watch: str = "loss"
-    better: Literal["lower", "higher"] = "lower"
-    patience: int | None = None
-    test: Callable[[], Dataset] | None = None
-
-    def __post_init__(self) -> None:
-        check_every("Evaluate", "every", self.every)
-        if not callable(self.data):
-            raise OnecurveError(
-                f"Evaluate: data must be a callable that builds the dataset, for example data=lambda: MyDataset(); "
-                f"got {type(self.data).__name__}"
-            )
-        if self.test is not None and not callable(self.test):
-            raise OnecurveError(
-                "Evaluate: test must be a callable that builds the dataset, for example test=lambda: MyDataset(); got "
-                f"{type(self.test).__name__}"
-            )
-        if self.better not in ("lower", "higher"):
-            raise OnecurveError(f"Evaluate: better must be 'lower' or 'higher', got {self.better!r}")
-        if self.patience is not None:
-            _check_positive_integer("Evaluate", "patience", self.patience)
 
 
 def no_loss(*_: Any) -> Tensor:
@@ -248,12 +195,12 @@ class Job:
         return self.schedule.factor(step, steps, steps / self.epochs if self.epochs is not None else None)
 
     def _check_numbers(self) -> None:
-        _check_positive_integer("Job", "global_batch", self.global_batch)
+        check_positive_integer("Job", "global_batch", self.global_batch)
         if (self.steps is None) == (self.epochs is None):
             actual = "neither" if self.steps is None else "both"
             raise OnecurveError(f"Job: set either steps=… or epochs=…, got {actual}")
         if self.steps is not None:
-            _check_positive_integer("Job", "steps", self.steps)
+            check_positive_integer("Job", "steps", self.steps)
         if self.epochs is not None and not self.epochs > 0:
             raise OnecurveError(f"Job: epochs must be above 0, got {self.epochs}")
         if self.workers is not None and not (type(self.workers) is int and self.workers >= 0):
@@ -365,8 +312,3 @@ _CALLABLE_EXAMPLES = {
     "data": "data=lambda: MyDataset()",
     "optimizer": "optimizer=onecurve.AdamW(lr=3e-4)",
 }
-
-
-def _check_positive_integer(owner: str, name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise OnecurveError(f"{owner}: {name} must be an integer of at least 1, got {value!r}")

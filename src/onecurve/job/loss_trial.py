@@ -162,6 +162,13 @@ class _Refusal:
 
     def _scalar(self) -> tuple[str, str]:
         size, first, second = (micro.samples for micro in self.micros)
+        total = sum(part.mean for part in self.parts)
+        if abs(self.whole.mean - total) <= self.whole.tolerance * abs(total):
+            return (
+                f"its scalar is a sum over samples, not a mean: {size} samples at once give {self.whole.mean:.6g}, "
+                f"parts of {first} and {second} give {self.parts[0].mean:.6g} and {self.parts[1].mean:.6g}.",
+                "Return the mean (reduction='mean'), or onecurve.Weighted(sum, count).",
+            )
         return (
             f"its scalar is not a mean over samples: {size} samples at once give {self.whole.mean:.6g}, the same "
             f"samples in parts of {first} and {second} give {join(self.parts).mean:.6g}.",

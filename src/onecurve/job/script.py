@@ -3,8 +3,10 @@
 import importlib.util
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -18,6 +20,10 @@ _preloaded: dict[Path, ModuleType] = {}
 
 _log = logging.getLogger(__name__)
 
+_UNKNOWN_FIELD = re.compile(r"Job\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+_OTHER_NAMES = {"batch_size": "global_batch", "criterion": "loss", "max_grad_norm": "clip", "gradient_clipping": "clip"}
+"""Fields of a Job as other libraries call them, where the names are not similar."""
+
 
 def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     """Import the script and return what its `job()` returns: `load_job(Path("train.py"), ["lr=1e-4"])`."""
@@ -29,6 +35,9 @@ def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
         raise
     except Exception as error:
         text = f"{path}: job() raised {type(error).__name__}: {error}"
+        if unknown := _UNKNOWN_FIELD.match(str(error)):
+            known = [field.name for field in fields(Job)]
+            text += f"; {nearest(_OTHER_NAMES.get(unknown[1], unknown[1]), known)}"
         if _speaks_of_ranks(error):
             text += "; take out what belongs to torch.distributed: onecurve starts the ranks, and a job has no rank"
         raise UserCodeError(text) from error

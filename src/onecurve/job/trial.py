@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.requests import Trial
 from onecurve.job.cadence import Every
-from onecurve.job.job import Evaluate, Job
+from onecurve.job.evaluate import Evaluate
+from onecurve.job.job import Job
 from onecurve.job.save import Save
 
 _NEVER = 10**9

@@ -15,6 +15,11 @@ STOP_SIGNALS: dict[int, SignalName] = {
 """Signals that stop a run after the step that it is in."""
 
 
+def stop_text(name: SignalName) -> str:
+    """What a run answers to the first signal."""
+    return f"{name}: ending after the step that is running; a second signal ends it at once"
+
+
 class Stop(Protocol):
     """Asked once per step whether to stop."""
 
@@ -29,10 +34,11 @@ class Stop(Protocol):
 class StopRequest:
     """A context manager that records signals, in a process that nobody forked; calling it returns True after one."""
 
-    def __init__(self, *, alone: bool = False) -> None:
+    def __init__(self, *, alone: bool = False, answers: bool = False) -> None:
         """Only a process that is `alone` handles all signals. A rank of torchrun must end at once on SIGTERM, because
-        torchrun sends it to the other ranks when one has failed."""
+        torchrun sends it to the other ranks when one has failed. `answers`: with a line on stderr."""
         self._signal: SignalName | None = None
+        self._answers = answers
         self._signals = tuple(STOP_SIGNALS) if alone else (signal.SIGINT,)
 
     def __enter__(self) -> "StopRequest":
@@ -54,4 +60,6 @@ class StopRequest:
         if self._signal is not None:
             self.__exit__()
             os.kill(os.getpid(), number)  # to the previous handler
+        elif self._answers:
+            os.write(2, f"{stop_text(STOP_SIGNALS[number])}\n".encode())  # print cannot be interrupted by itself
         self._signal = self._signal or STOP_SIGNALS[number]

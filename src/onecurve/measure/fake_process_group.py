@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 _names: set[str] = set()
@@ -41,6 +40,8 @@ def _forget_other_groups() -> None:
     that has failed. To DTensor, both meshes look the same."""
     name = dist.group.WORLD.group_name  # type: ignore[union-attr]
     if _names - {name}:
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache  # imports torch._dynamo: two seconds
+
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
         _names.clear()
     _names.add(name)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onecurve.describe.diagnosis import Diagnosis
 from onecurve.describe.record import TraceRecord
-from onecurve.describe.units import bytes_text, count_text, rate_text, seconds_text
+from onecurve.describe.units import bytes_text, count_text, counted, rate_text, seconds_text
 from onecurve.diagnose.history import RunHistory
 from onecurve.page.chart import area_chart, line_chart
 from onecurve.page.heat_map import heat_map
@@ -42,8 +42,8 @@ def run_page(diagnosis: Diagnosis, history: RunHistory, traces: Mapping[int, Tra
 
 
 def _subtitle(diagnosis: Diagnosis) -> str:
-    ranks = f"{diagnosis.ranks:,} {diagnosis.device} rank{'s' * (diagnosis.ranks > 1)}"
-    hosts = f" on {diagnosis.hosts:,} host{'s' * (diagnosis.hosts > 1)}"
+    ranks = f"{counted(diagnosis.ranks, f'{diagnosis.device} rank')}"
+    hosts = f" on {counted(diagnosis.hosts, 'host')}"
     done = f"{diagnosis.steps:,} of {diagnosis.steps_planned:,} steps"
     return f"{diagnosis.plan} · {ranks}{hosts} · {done}{' · in progress' * diagnosis.in_progress}"
 

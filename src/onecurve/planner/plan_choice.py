@@ -7,6 +7,7 @@ from onecurve.describe.cluster import Cluster
 from onecurve.describe.convert import read_toml
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan, Precision
+from onecurve.describe.units import counted
 
 AUTO = "auto"
 _PLANNED_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "fp16")
@@ -40,6 +41,7 @@ def ranks_for(plan: Plan | None, ranks: int | None, host: Cluster | None) -> int
         return ranks if ranks is not None else (1 if host is None or host.device_kind == "cpu" else host.devices)
     if ranks is not None and ranks != plan.mesh.size:
         raise OnecurveError(
-            f"plan {plan}: it has {plan.mesh.size} ranks, but {ranks} were asked for; give only one of the two"
+            f"plan {plan}: it has {counted(plan.mesh.size, 'rank')}, but {ranks} were asked for; give only one of the "
+            "two"
         )
     return plan.mesh.size

@@ -43,10 +43,15 @@ class ExpectedDifferences:
         self._unknown_draws = self._unknown_draws or not torch.equal(before, torch.get_rng_state())
 
     @property
+    def has_dropout(self) -> bool:
+        """True if dropout was switched off on this rank."""
+        return self._dropout_modules > 0 or self._no_dropout.triggered
+
+    @property
     def notes(self) -> list[str]:
         """What was switched off on this rank."""
         notes = []
-        if self._dropout_modules or self._no_dropout.triggered:
+        if self.has_dropout:
             notes.append("dropout was switched off: its masks differ between plans by design")
         if self._draws.triggered:
             notes.append(

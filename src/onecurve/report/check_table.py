@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from onecurve.describe.plan import Plan
-from onecurve.describe.units import seconds_text
+from onecurve.describe.units import counted, seconds_text
 from onecurve.describe.verdict import CheckResult, Verdict
 from onecurve.report.text import print_markup
 
@@ -26,13 +26,13 @@ class CheckTable:
 
     def begin(self, steps: int, references: int, refused: Sequence[Verdict] = ()) -> None:
         """`references`: number of one-device runs that the plans are compared with; `refused`: known already."""
-        plans = f"{len(self._plans)} plan{'s' if len(self._plans) != 1 else ''}"
+        plans = counted(len(self._plans), "plan")
         self._print(f"checking {plans} over {steps} steps against one device")
         for verdict in refused:
             self._print(verdict_line(verdict, self._width))
         if self._status:
             self._status.start()
-            self._status.update(f"training {references} one-device reference{'s' if references != 1 else ''}")
+            self._status.update(f"training {counted(references, 'one-device reference')}")
 
     def add(self, verdict: Verdict) -> None:
         self._done += 1
@@ -106,4 +106,4 @@ def _summary(result: CheckResult) -> str:
     }
     counts = {outcome: sum(verdict.outcome == outcome for verdict in result.verdicts) for outcome in phrases}
     said = ", ".join(f"{count} {phrases[outcome][count > 1]}" for outcome, count in counts.items() if count)
-    return f"of {total} plan{'s' if total != 1 else ''}, {said} ({limit})"
+    return f"of {counted(total, 'plan')}, {said} ({limit})"

@@ -2,7 +2,7 @@
 
 from onecurve.describe.cluster import Cluster, HostGroup, Link
 from onecurve.describe.cluster_shorthand import cluster_text
-from onecurve.describe.units import bytes_text, rate_text, seconds_text
+from onecurve.describe.units import bytes_text, counted, rate_text, seconds_text
 
 
 def cluster_lines(cluster: Cluster) -> list[str]:
@@ -12,7 +12,7 @@ def cluster_lines(cluster: Cluster) -> list[str]:
 
 def _group_lines(group: HostGroup) -> list[str]:
     device = group.device
-    hosts = f"{group.count} host{'s' if group.count > 1 else ''}"
+    hosts = counted(group.count, "host")
     unit = "core" if group.kind == "cpu" else "device"
     lines = [f"  one {unit} of {group.devices_per_host} on {'each of ' if group.count > 1 else ''}{hosts}:"]
     for precision, rates in device.matmul_rates.items():

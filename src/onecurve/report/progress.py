@@ -9,7 +9,7 @@ from rich.table import Column
 from rich.text import Text
 
 from onecurve.describe.record import EvaluationRecord, EventRecord, GenerationRecord, Record, StartRecord, StepRecord
-from onecurve.describe.units import seconds_text
+from onecurve.describe.units import counted, seconds_text
 from onecurve.report.evaluation import evaluation_text
 from onecurve.report.text import print_markup
 
@@ -150,8 +150,9 @@ def _is_detail(record: EventRecord) -> bool:
 
 
 def _start_text(record: StartRecord) -> str:
-    ranks = f"{record.ranks} {record.device} rank" + ("s" if record.ranks > 1 else "")
-    return f"[bold]{escape(record.plan)}[/bold]  {ranks}, {record.parameters:,} parameters, {record.steps:,} steps"
+    ranks = counted(record.ranks, f"{record.device} rank")
+    steps = f"{record.steps:,} steps of {record.global_batch:,} samples"
+    return f"[bold]{escape(record.plan)}[/bold]  {ranks}, {record.parameters:,} parameters, {steps}"
 
 
 def _generation_text(record: GenerationRecord) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from onecurve.describe.run_status import RankStatus, RunStatus
-from onecurve.describe.units import bytes_text, seconds_text
+from onecurve.describe.units import bytes_text, counted, seconds_text
 
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
@@ -59,7 +59,7 @@ def _facts(status: RunStatus) -> dict[str, str]:
 
 def _ranks(status: RunStatus) -> str:
     hosts = f" on {status.hosts} hosts" if status.hosts > 1 else ""
-    return f"{status.ranks:,} {status.device} rank{'s' * (status.ranks > 1)}{hosts}"
+    return counted(status.ranks, f"{status.device} rank") + hosts
 
 
 def _rank_table(ranks: Sequence[RankStatus]) -> Table:
@@ -112,8 +112,9 @@ def sparkline(values: Sequence[float]) -> str:
 def runs_table(runs: Sequence[RunStatus]) -> Table:
     """Several runs, one line each."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("run", "state", "step", "loss", "rate", "left", "updated"):
-        table.add_column(name, justify="left" if name in ("run", "state") else "right", overflow="fold")
+    table.add_column("run", overflow="fold")
+    for name in ("state", "step", "loss", "rate", "left", "updated"):
+        table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
     for status in runs:
         table.add_row(
             Text(status.folder),

@@ -16,10 +16,12 @@ class Transfer:
     def __init__(self, say: Callable[[str], None]) -> None:
         """`say`: called with texts such as `3.2 GiB of 12.0 GiB`."""
         self._say = say
-        self._next = time.monotonic() + _FIRST_SECONDS
+        self._next: float | None = None
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if now >= self._next:
+        if self._next is None:
+            self._next = now + _FIRST_SECONDS
+        elif now >= self._next:
             self._next = now + _SECONDS_BETWEEN_LINES
             self._say(f"{bytes_text(done)} of {bytes_text(total)}")

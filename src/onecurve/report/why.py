@@ -5,7 +5,7 @@ from typing import Any
 
 from onecurve.describe.convert import to_plain
 from onecurve.describe.diagnosis import Diagnosis, Gain, TimeIdentity, TriedChange
-from onecurve.describe.units import count_text, rate_text, seconds_text
+from onecurve.describe.units import count_text, counted, rate_text, seconds_text
 
 _BAR_WIDTH = 30
 _MIN_SHOWN_FRACTION = 0.005
@@ -153,7 +153,7 @@ def _gain(gain: Gain) -> str:
 
 
 def _run_line(diagnosis: Diagnosis) -> str:
-    ranks = f"{diagnosis.ranks:,} {diagnosis.device} rank{'s' * (diagnosis.ranks > 1)}"
+    ranks = counted(diagnosis.ranks, f"{diagnosis.device} rank")
     hosts = f" on {diagnosis.hosts:,} hosts" if diagnosis.hosts > 1 else ""
     done = f"{diagnosis.steps:,} of {diagnosis.steps_planned:,} steps"
     return f"{diagnosis.folder}: {diagnosis.plan}, {ranks}{hosts}, {done}{', in progress' * diagnosis.in_progress}"

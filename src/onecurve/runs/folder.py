@@ -1,7 +1,8 @@
 """The layout of a run's folder, and what may be removed from it."""
 
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -38,7 +39,7 @@ SLURM_SCRIPT, SLURM_LOG, SLURM_STARTED = "slurm.sh", "slurm.log", ".slurm-starte
 _OF_SLURM = (SLURM_SCRIPT, SLURM_LOG, SLURM_STARTED)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOrigin:
     """Which job a run trains; the content of run.json."""
 
@@ -52,6 +53,8 @@ class RunOrigin:
     """Fields of the job that were changed since the run was started, oldest first."""
     proof: str = ""
     """Identifies the job, its code and the plan that were proved before training; empty if they were not."""
+    code: Mapping[str, str] = field(default_factory=dict)
+    """A hash of the code of some of the job's fields."""
 
 
 def refuse_foreign_folder(folder: Path) -> None:

@@ -12,7 +12,8 @@ from onecurve.data.training_data import TrainingData, open_dataset
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.job.batch import MicroBatch
-from onecurve.job.job import Dataset, Job
+from onecurve.job.dataset import Dataset
+from onecurve.job.job import Job
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from onecurve.data.training_data import open_data
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.plan_validation import validate
+from onecurve.describe.units import counted
 from onecurve.device.device import VisibleDevices, ranks_on_visible_devices
 from onecurve.device.world import World
 from onecurve.job.job import Job
@@ -53,6 +54,6 @@ def _validate(plan: Plan, job: Job, host: VisibleDevices, local_ranks: int, earl
 def _refuse_other_world(plan: Plan, world: World) -> None:
     if plan.mesh.size != world.size:
         raise OnecurveError(
-            f"plan {plan}: it needs {plan.mesh.size} ranks, but this world has {world.size}; start as many ranks as "
-            "the plan has, or change the plan"
+            f"plan {plan}: it needs {counted(plan.mesh.size, 'rank')}, but this world has {world.size}; start "
+            "as many ranks as the plan has, or change the plan"
         )

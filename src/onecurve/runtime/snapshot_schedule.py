@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onecurve.checkpoint.snapshot_interval import snapshot_interval
+from onecurve.describe.units import counted
 
 _RECENT = 20
 """Steps and snapshots whose median counts."""
@@ -85,7 +86,7 @@ class SnapshotSchedule:
         if self._told / 2 < self.interval <= self._told:
             return ""
         self._told = self.interval
-        return f"every {self.interval} step{'s' * (self.interval > 1)}, {1000 * self._cost():.1f} ms each"
+        return f"every {counted(self.interval, 'step')}, {1000 * self._cost():.1f} ms each"
 
     def _count(self, seconds: float) -> None:
         if self._is_on_its_way and self._taken:  # a checkpoint that is being sent counts as the last snapshot

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.summary import BestEvaluation
-from onecurve.job.job import Evaluate
+from onecurve.job.evaluate import Evaluate
 from onecurve.train.state import BestState
 
 

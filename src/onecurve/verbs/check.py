@@ -12,6 +12,7 @@ from onecurve.describe.convert import from_json, to_json
 from onecurve.describe.errors import InterruptError, OnecurveError, SignalName
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.requests import CheckRequest
+from onecurve.describe.units import counted
 from onecurve.describe.verdict import CheckResult, Outcome, Verdict
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.job.script_path import Script, script_path
@@ -105,7 +106,8 @@ def _check_here(request: CheckRequest) -> CheckResult | None:
         world = launched or World()
         if request.ranks > world.size:
             raise OnecurveError(
-                f"check: a plan needs {request.ranks} ranks, but this world has {world.size}; start more ranks"
+                f"check: a plan needs {counted(request.ranks, 'rank')}, but this world has {world.size}; start more "
+                "ranks"
             )
         return check_plans(replace(request, ranks=request.ranks or world.size), world, stop)
 

@@ -8,6 +8,7 @@ from onecurve.describe.convert import to_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.estimate import Estimate, PredictedStep
 from onecurve.describe.plan import Plan
+from onecurve.describe.units import counted
 from onecurve.hosts.leader import Placement
 from onecurve.hosts.membership import Hosts
 from onecurve.hosts.recovery import Crew
@@ -88,9 +89,9 @@ class GivenCrews(FixedCrew):
             return Crew(placement, self.plan)
         if not self.ranks_per_host:
             raise OnecurveError(
-                f"plan {self.plan}: its {self.plan.mesh.size} ranks cannot be placed on {len(hosts)} hosts; each host "
-                "gets the same number of ranks, or one rank for each of its accelerators; use another plan, or another "
-                "number of --hosts"
+                f"plan {self.plan}: its {self.plan.mesh.size} ranks cannot be placed on "
+                f"{counted(len(hosts), 'host')}; each host gets the same number of ranks, or one rank for each of its "
+                "accelerators; use another plan, or another number of --hosts"
             )
         fitted = with_ranks(self.plan, self.ranks_per_host * len(hosts))
         if fitted is None:
@@ -131,7 +132,7 @@ class PlannedCrews(FixedCrew):
             self._link = await self.measure_link(hosts)
         crew = await self._planned(hosts)
         if crew.plan is not None:
-            ranks = f"{crew.size} rank{'s' * (crew.size > 1)}"
+            ranks = counted(crew.size, "rank")
             self.say(f"plan {crew.plan}: {ranks} on {len(crew.placement)} of {len(hosts)} hosts")
         return crew
 

@@ -63,7 +63,7 @@ def export(
         raise OnecurveError(f"export: to = {to!r} ({nearest(to, _DEFAULT_NAMES)})")
     if not folder.is_dir():
         raise OnecurveError(f"{folder}: no such folder; give the folder of a run, for example runs/gpt")
-    origin = read_origin(folder) or RunOrigin("", ())
+    origin = read_origin(folder) or RunOrigin(script="", arguments=())
     if to == "int8" and script is None:
         original = f" (it was {origin.script})" if origin.script else ""
         raise OnecurveError(f"export: int8 needs the model: add --script with the script of the run{original}")

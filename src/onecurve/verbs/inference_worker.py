@@ -22,7 +22,8 @@ from onecurve.describe.plan import TablePlacement
 from onecurve.describe.requests import InferenceRequest
 from onecurve.describe.seed import mix
 from onecurve.device.world import World
-from onecurve.job.job import Evaluate, Job
+from onecurve.job.evaluate import Evaluate
+from onecurve.job.job import Job
 from onecurve.job.script import load_job
 from onecurve.launch.stop import Stop
 from onecurve.runtime.build import RunBuilder

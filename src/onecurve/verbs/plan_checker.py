@@ -168,6 +168,11 @@ class PlanChecker:
         judged = judge(own.differences, limits) if limits else own.differences
         return replace(own, differences=(first_or_worst(judged),))
 
+    @property
+    def has_dropout(self) -> bool:
+        """True if the model has dropout, which is switched off."""
+        return self._expected.has_dropout
+
     def notes(self, plans: Sequence[Plan], verdicts: Sequence[Verdict]) -> list[str]:
         """Return what a reader of the verdicts should know. Every rank must call this."""
         notes = [*self._messages]

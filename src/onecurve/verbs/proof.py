@@ -25,7 +25,7 @@ from onecurve.describe.record import EventRecord
 from onecurve.describe.requests import RunRequest
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.describe.run_agenda import ProofAgenda
-from onecurve.describe.units import bytes_text, count_text, seconds_text
+from onecurve.describe.units import bytes_text, count_text, counted, seconds_text
 from onecurve.describe.verdict import Verdict
 from onecurve.device.collectives import broadcast_first_text
 from onecurve.device.device import Device, local_cluster
@@ -137,7 +137,9 @@ class PlanProof:
         if not verdict.holds:
             raise OnecurveError(self._refusal(verdict, agenda.plan))
         blocks = f"{len(agenda.left_out)} identical blocks left out" if agenda.left_out else "the whole model"
-        samples = f"{resolved.plan.global_batch} sample{'s' if resolved.plan.global_batch > 1 else ''}"
+        if checker.has_dropout:
+            blocks += ", without dropout"
+        samples = counted(resolved.plan.global_batch, "sample")
         text = (
             f"{verdict.plan} computes the same as one device (largest difference {verdict.size:.0e}, limit "
             f"{verdict.limit:.0e}; {blocks}, one step of {samples}, {seconds_text(time.monotonic() - began)})"

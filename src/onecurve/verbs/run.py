@@ -21,6 +21,7 @@ from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.record import ExitRecord
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RunRequest
 from onecurve.describe.summary import RunSummary
+from onecurve.describe.units import counted
 from onecurve.device.environment import is_rank_of_launcher, is_rank_of_torchrun
 from onecurve.hosts.recovery import lead
 from onecurve.hosts.rendezvous import Alone
@@ -227,7 +228,8 @@ def _run_here(
         refuse_foreign_folder(Path(request.out))
         _refuse_precision(precision)
         ranks_for(plan, ranks, None)
-    with StopRequest(alone=not is_rank_of_torchrun()) as stop, launched_world(Path(request.out)) as world:
+    stop_request = StopRequest(alone=not is_rank_of_torchrun(), answers=not (is_rank_of_launcher() or request.quiet))
+    with stop_request as stop, launched_world(Path(request.out)) as world:
         return Training(request).train(plan, world or World(), stop)
 
 
@@ -269,7 +271,7 @@ def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Cal
     estimate, ranks = choice.estimate, choice.ranks
     if sys.stdout.isatty() and not request.quiet:
         imports = "" if estimate is not None else f": importing torch and {request.script}"  # planning has done it
-        print(f"starting {ranks} rank{'s' if ranks > 1 else ''}{imports}", flush=True)
+        print(f"starting {counted(ranks, 'rank')}{imports}", flush=True)
 
     crew = HostCrew(ranks, choice.plan, estimate.predicted_step if estimate is not None else PredictedStep())
     alone = HostRange(1, 1)

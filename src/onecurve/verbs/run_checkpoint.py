@@ -46,7 +46,7 @@ def origin_of(folder: Path, arguments: Sequence[str] = ()) -> RunOrigin:
         raise OnecurveError(f"{folder}: the run's script is not here ({origin.script}); put it back there")
     given = {argument.partition("=")[0]: argument for argument in arguments}
     kept = [argument for argument in origin.arguments if argument.partition("=")[0] not in given]
-    return RunOrigin(origin.script, (*kept, *given.values()), origin.checkpoints)
+    return replace(origin, arguments=(*kept, *given.values()))
 
 
 def with_saved_weights(job: Job) -> Job:

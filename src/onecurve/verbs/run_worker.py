@@ -5,6 +5,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from onecurve.runs.folder import (
     WEIGHTS,
     RunOrigin,
     clear_previous_run,
+    read_origin,
     read_summary,
     records_file,
     refuse_foreign_folder,
@@ -56,6 +58,7 @@ from onecurve.runtime.run import Run
 from onecurve.runtime.run_settings import RunSettings
 from onecurve.train.step_report import StepReport
 from onecurve.verbs.async_training import AsyncTraining
+from onecurve.verbs.job_code import changed_code, code_hashes
 from onecurve.verbs.kept import LOCK_SECONDS, Kept
 from onecurve.verbs.line_sampler import LineSampler
 from onecurve.verbs.proof import PlanProof
@@ -94,6 +97,8 @@ class Training:
         self._job = trial_job(job, request.trial) if request.trial is not None else job
         self._job_seconds = time.perf_counter() - self._begin
         refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
+        self._code: dict[str, str] = {}
+        """Of the first rank: hashes of the job's functions."""
         self._events: deque[SaveEvent] = deque()
         self._launcher: Launcher | None = None
         self._proof = PlanProof(request) if request.check else None
@@ -134,6 +139,7 @@ class Training:
         request, out, is_first = self._request, self._out, world.rank == 0
         interruption = generation.interruption if generation is not None else None
         if is_first:
+            self._code = self._code or code_hashes(self._job)  # before training changes the state of a loss
             refuse_foreign_folder(out)
             if not request.quiet:
                 self._loading = Transfer(lambda text: print(f"loading  {text}", flush=True))
@@ -150,7 +156,7 @@ class Training:
             if earlier is not None:
                 return _say_ended(earlier, request.quiet) if is_first else None
             if is_first:
-                _write_origin(run, out, request, self._proof.key if self._proof is not None else "")
+                self._write_origin(run)
             progress, best_weights = self._log_training(run, generation)
             if not is_first:
                 return None
@@ -160,6 +166,27 @@ class Training:
             summary = progress.summary(run, out, ended, best_weights, seconds, predicted, self._first_step)
             replace_file(out / SUMMARY, [to_json(to_document(summary)).encode()])
             return summary
+
+    def _write_origin(self, run: Run) -> None:
+        """Write which job this run trains, its plan and, for a Hugging Face model, its configuration."""
+        out, to = self._out, run.job.save.to if run.job.save is not None else None
+        folder = local_folder(to) if to is not None else None
+        earlier = None
+        with suppress(OnecurveError, OSError):  # it is written again below
+            earlier = read_origin(out) if run.resumed else None
+        if earlier is not None and (warning := changed_code(earlier.code, self._code)):
+            self._warn(warning)
+        origin = RunOrigin(
+            script=str(Path(self._request.script).resolve()),
+            arguments=self._request.arguments,
+            checkpoints=str(folder.resolve()) if folder is not None else to or "",
+            changes=run.changes,
+            proof=self._proof.key if self._proof is not None else "",
+            code=self._code,
+        )
+        replace_file(out / ORIGIN, [to_json(to_document(origin)).encode()])
+        replace_file(out / PLAN, [to_toml(run.plan).encode()])
+        save_configuration(run.model, run.job.weights, out / HUGGING_FACE, adapters=has_adapters(run.model))
 
     def _note_straggler(self, speed: float, seconds: float) -> None:
         if self._launcher is not None:
@@ -179,6 +206,7 @@ class Training:
         log = RunLog(_sinks(run, self._out, self._request, self._warn), traces, self._events, generation, lines)
         try:
             log.start(run, self._proof.event if self._proof is not None else None, self._start_seconds(run))
+            log.write_events()
             progress = _loop(run, self._reports(run), log, self._launcher)
             if self._launcher is not None:
                 self._launcher.page.is_training = 0
@@ -272,17 +300,6 @@ def _save_best(run: Run, path: Path, log: RunLog) -> str | None:
         log.write(EventRecord("warning", str(error)))
         return None
     return str(path)
-
-
-def _write_origin(run: Run, out: Path, request: RunRequest, proof: str) -> None:
-    """Write which job this run trains, its plan and, for a Hugging Face model, its configuration."""
-    to = run.job.save.to if run.job.save is not None else None
-    folder = local_folder(to) if to is not None else None
-    location = str(folder.resolve()) if folder is not None else to or ""
-    origin = RunOrigin(str(Path(request.script).resolve()), request.arguments, location, run.changes, proof)
-    replace_file(out / ORIGIN, [to_json(to_document(origin)).encode()])
-    replace_file(out / PLAN, [to_toml(run.plan).encode()])
-    save_configuration(run.model, run.job.weights, out / HUGGING_FACE, adapters=has_adapters(run.model))
 
 
 def _say_ended(summary: RunSummary, quiet: bool) -> RunSummary:

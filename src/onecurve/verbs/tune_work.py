@@ -12,6 +12,7 @@ from onecurve.data.training_data import open_data
 from onecurve.describe.convert import to_toml
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.tuning import Tuning
+from onecurve.describe.units import counted
 from onecurve.device.files import replace_file
 from onecurve.job.job import Job
 from onecurve.job.script import load_job
@@ -49,7 +50,7 @@ def search(script: Path, arguments: Sequence[str], trials: int, folder: Path, sa
     parts = slots(job, data, this_host(probe_this_host, say), trials, say)
     folder.mkdir(parents=True, exist_ok=True)
     study = Study(folder, space, maximize=objective.maximize, steps=objective.steps, seed=job.seed)
-    say(f"{len(parts)} trial{'s' * (len(parts) > 1)} at a time, compared by {objective.text}")
+    say(f"{counted(len(parts), 'trial')} at a time, compared by {objective.text}")
     work = _Work(script=script, space=space, folder=folder, objective=objective, study=study, wanted=trials, say=say)
     begin = time.monotonic()
     try:

@@ -70,6 +70,11 @@ def test_gaudi_is_an_hpu() -> None:
     assert hosts_of("mi300x", 1).kind == "cuda"  # torch names AMD's devices so
 
 
+def test_an_unknown_name_is_answered_with_all_that_are_known() -> None:
+    with pytest.raises(OnecurveError, match=r"'B9000' is not in the catalogue \(.*known: A100-40GB-SXM, .*Gaudi 3\)"):
+        hosts_of("B9000", 1)
+
+
 @pytest.mark.parametrize(("typed", "suggested"), [("l40", "L40S"), ("a10", "A10G"), ("mi300", "MI300X")])
 def test_another_product_is_not_taken_for_it(typed: str, suggested: str) -> None:
     """An L40 has half the rate of an L40S, and an A10 is no A100."""

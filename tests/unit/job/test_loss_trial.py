@@ -58,6 +58,11 @@ def test_a_mean_over_something_else_is_refused_with_the_fix(loss: Loss) -> None:
         check_loss(loss)
 
 
+def test_a_sum_over_samples_is_named() -> None:
+    with pytest.raises(OnecurveError, match=r"is a sum over samples, not a mean.*reduction='mean'"):
+        check_loss(lambda out, _: out.square().sum())
+
+
 def test_a_wrong_weighting_is_found_even_if_all_losses_are_nearly_equal() -> None:
     """At the start of training all losses are nearly equal, so a wrong weighting changes only the last digits."""
 

@@ -90,6 +90,7 @@ def test_a_module_that_the_program_has_imported_stays_the_same(tmp_path: Path, m
     [
         ("torch.distributed.init_process_group('gloo')", "a job has no rank"),
         ("pass", "got NoneType; is the return missing?"),
+        ("import onecurve; onecurve.Job(batch_size=8)", "argument 'batch_size'; did you mean 'global_batch'?"),
     ],
 )
 def test_a_job_that_fails_says_what_to_do(body: str, expected: str, tmp_path: Path) -> None:

@@ -34,9 +34,9 @@ def shown(records, steps: int = 400, **console) -> str:
 
 
 def test_without_a_terminal_a_few_plain_lines_are_printed() -> None:
-    text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400), *map(step, range(1, 401))])
+    text = shown([StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400, global_batch=8), *map(step, range(1, 401))])
     lines = text.splitlines()
-    assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps"
+    assert lines[0] == "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps of 8 samples"
     assert lines[1] == "step   1/400  rank 0  loss 2.5000  80 samples/s  lr 1.00e-03  39.9 s left"
     assert lines[-1] == "step 400/400  rank 0  loss 2.5000 (mean of 397 steps)  80 samples/s  lr 1.00e-03"
     assert len(lines) == 5

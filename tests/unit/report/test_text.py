@@ -74,11 +74,11 @@ def test_markup_is_not_wrapped_in_a_file() -> None:
 def test_the_lines_of_a_run_are_not_wrapped_in_a_file() -> None:
     file = io.StringIO()
     sink = Terminal(400, 8, Console(file=file, width=40))
-    sink.write(StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400))
+    sink.write(StartRecord("replicate2 mb4 fp32", 2, "cpu", 1234, 400, global_batch=8))
     sink.write(EventRecord("stopped", "after step 30 of 400, because loss no longer improves"))
     sink.write(EvaluationRecord(30, 1.5, {"accuracy": 0.75}, 360, 0.25))
     assert file.getvalue().splitlines() == [
-        "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps",
+        "replicate2 mb4 fp32  2 cpu ranks, 1,234 parameters, 400 steps of 8 samples",
         "stopped  after step 30 of 400, because loss no longer improves",
         "step  30/400  evaluation: loss 1.5000  accuracy 0.7500  (360 samples, 250.0 ms)",
     ]

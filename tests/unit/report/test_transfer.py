@@ -4,6 +4,15 @@ from onecurve.report import transfer
 from onecurve.report.transfer import Transfer
 
 
+def test_the_time_before_the_first_bytes_does_not_count(monkeypatch) -> None:
+    now, said = 100.0, list[str]()
+    monkeypatch.setattr(transfer.time, "monotonic", lambda: now)
+    progress = Transfer(said.append)
+    now = 130.0
+    progress(192, 192)
+    assert said == []
+
+
 def test_a_transfer_speaks_after_two_seconds_and_then_every_ten(monkeypatch) -> None:
     now, said = 100.0, list[str]()
     monkeypatch.setattr(transfer.time, "monotonic", lambda: now)

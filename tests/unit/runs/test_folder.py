@@ -37,7 +37,7 @@ RUN_SUMMARY = RunSummary(
     seconds=12.5,
     samples_per_second=100.0,
 )
-RUN_ORIGIN = RunOrigin("train.py", ("lr=0.1",), "s3://bucket/run")
+RUN_ORIGIN = RunOrigin(script="train.py", arguments=("lr=0.1",), checkpoints="s3://bucket/run")
 
 
 def names_in(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ import pytest
 from onecurve.describe.change import JobChange
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord
-from onecurve.job.job import Evaluate
+from onecurve.job.evaluate import Evaluate
 from onecurve.runtime.changed_job import (
     changed_fields,
     refuse_change_of_stale_batches,

@@ -60,7 +60,7 @@ def test_a_folder_that_is_missing_or_has_no_checkpoint_is_refused(tmp_path: Path
 def test_int8_names_the_script_of_the_run_but_does_not_execute_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("raise SystemExit('executed')")
-    (tmp_path / ORIGIN).write_text(to_json(to_document(RunOrigin(str(script), ()))))
+    (tmp_path / ORIGIN).write_text(to_json(to_document(RunOrigin(script=str(script), arguments=()))))
     with pytest.raises(oc.OnecurveError, match=r"add --script .*\(it was .*train\.py\)"):
         oc.export(tmp_path, "int8")
 
@@ -101,7 +101,7 @@ def test_best_exports_the_checkpoint_of_the_best_evaluation(tmp_path: Path) -> N
 def test_checkpoints_in_another_place_are_found_through_the_origin(
     finished: tuple[Path, dict[str, Tensor]], tmp_path: Path
 ) -> None:
-    origin = RunOrigin("train.py", (), str(finished[0] / "checkpoints"))
+    origin = RunOrigin(script="train.py", arguments=(), checkpoints=str(finished[0] / "checkpoints"))
     (tmp_path / ORIGIN).write_text(to_json(to_document(origin)))
     assert oc.export(tmp_path, quiet=True).step == 2
 
