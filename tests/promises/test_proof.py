@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+import onecurve as oc
 from harness import JOBS, SMALL, onecurve, records, steps
 from onecurve.describe.record import EventRecord
 
@@ -26,20 +29,17 @@ def test_a_plan_that_computes_something_else_stops_before_the_first_update(tmp_p
     assert not list(tmp_path.glob("**/proofs/*"))
 
 
-def test_a_plan_is_proved_once_and_no_check_skips_it(tmp_path) -> None:
-    def run(*arguments: str, cache: str = "cache") -> str:
-        command = ("run", SMALL, "epochs=1", "--plan", "replicate2 mb2×2", "--out", "a")
-        done = onecurve(*command, *arguments, cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path / cache))
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+def test_a_plan_is_proved_once_and_no_check_skips_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "a"
 
-    assert "proved  replicate2 mb2×2 fp64 computes the same as one device (largest difference" in run()
-    (proved,) = proofs(tmp_path / "a")
-    losses = [step.loss for step in steps(tmp_path / "a")]
+    def proofs_of_run(cache: str, **options: bool) -> list[str]:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+        oc.run(SMALL, ["epochs=1"], plan="mb2×4", out=out, fresh=True, quiet=True, **options)
+        return proofs(out)
 
-    assert "proved" not in run("--fresh", "--json")
-    assert proofs(tmp_path / "a") == [f"earlier: {proved}"]
-
-    run("--fresh", "--no-check", cache="other")
-    assert proofs(tmp_path / "a") == []
-    assert [step.loss for step in steps(tmp_path / "a")] == losses  # a proof leaves nothing behind
+    (proved,) = proofs_of_run("cache")
+    assert proved.startswith("mb2×2 fp64 computes the same as one device (largest difference")
+    losses = [step.loss for step in steps(out)]
+    assert proofs_of_run("cache") == [f"earlier: {proved}"]
+    assert proofs_of_run("other", check=False) == []
+    assert [step.loss for step in steps(out)] == losses  # a proof leaves nothing behind

@@ -4,6 +4,9 @@ import json
 import tomllib
 from pathlib import Path
 
+import pytest
+
+import onecurve as oc
 from harness import SMALL, onecurve
 
 
@@ -24,6 +27,5 @@ def test_a_search_that_is_continued(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "tune.html").is_file()
     run = tmp_path / "study" / "trials" / f"{best['trial']:05d}"
     assert json.loads((run / "summary.json").read_text())["evaluation"]["loss"] == best["value"]
-    other = onecurve("tune", SMALL, "lr=1e-4..1e-2", "epochs=2", "--out", "study", cwd=tmp_path)
-    assert other.returncode == 1
-    assert "begun with other arguments (searched)" in other.stderr
+    with pytest.raises(oc.OnecurveError, match=r"begun with other arguments \(searched\)"):
+        oc.tune(SMALL, ["lr=1e-4..1e-2", "epochs=2"], out=tmp_path / "study")
