@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from onecurve.describe.record import IntervalRecord, Record, StepRecord
+from onecurve.describe.record import EventRecord, IntervalRecord, Record, StepRecord
 from onecurve.runs.folder import records_file
 from onecurve.runs.records import read_records
 
@@ -95,6 +95,10 @@ def processes_with(word: str) -> list[str]:
 
 def records(folder: Path, rank: int = 0) -> list[Record]:
     return list(read_records(folder, rank))
+
+
+def warnings(folder: Path) -> list[str]:
+    return [record.text for record in records(folder) if isinstance(record, EventRecord) and record.event == "warning"]
 
 
 def steps(folder: Path, rank: int = 0) -> list[StepRecord | IntervalRecord]:

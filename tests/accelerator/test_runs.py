@@ -87,7 +87,8 @@ def test_a_process_that_sees_one_device_uses_it() -> None:
     assert python("-c", program, FAKE_ACCELERATOR_DEVICES="2").stdout.split() == ["simulated:1", "2"]
 
 
-@pytest.mark.parametrize("rows", [40 << 10, pytest.param(128 << 10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [40 << 10, 128 << 10])
 def test_saving_a_sharded_tensor_needs_64_mib(tmp_path, rows: int) -> None:
     ended = torchrun(2, str(JOBS / "saved_weights.py"), str(tmp_path / "weights.safetensors"), str(rows))
     assert ended.returncode == 0, ended.stderr

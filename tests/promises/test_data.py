@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,11 @@ def test_a_run_names_a_file_that_is_missing_before_it_trains(folder: Path, tmp_p
         "run", str(JOBS / "files.py"), "kind=tar", f"folder={tmp_path}/files", "--ranks", "2", cwd=tmp_path
     )
     assert ended.returncode == 1
-    assert "files/tar/1.tar: it is in the index, but it is not there" in ended.stderr
+    missing = "files/tar/1.tar: it is in the index, but it is not there"
+    assert missing in ended.stderr
+    for verb in (oc.plan, partial(oc.check, plans=["mb12"])):
+        with pytest.raises(oc.OnecurveError, match=missing):
+            verb(JOBS / "files.py", ["kind=tar", f"folder={tmp_path}/files"])
 
 
 def test_the_example_learns_from_parquet_files(tmp_path: Path) -> None:

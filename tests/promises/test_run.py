@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import onecurve as oc
 from harness import (
     JOBS,
     SMALL,
@@ -21,7 +22,9 @@ from harness import (
     steps,
     torchrun,
     wait_for_steps,
+    warnings,
 )
+from onecurve.data.order import Order
 
 OWN_LOOP = str(JOBS / "own_loop.py")
 
@@ -95,6 +98,12 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path) -> No
     assert skipped[0] == skipped[1]
     assert len(skipped[0]) == 1
     assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / "a" / "weights.safetensors").values())
+
+
+def test_a_run_says_that_its_last_steps_changed_nothing(tmp_path: Path) -> None:
+    (last, *_) = Order([64], seed=0).samples(56, 64)
+    oc.run(SMALL, [f"nan={last.offset}", "epochs=1"], plan="mb8", out=tmp_path / "a", check=False, quiet=True)
+    assert [text.partition(",")[0] for text in warnings(tmp_path / "a")] == ["the last step changed nothing"]
 
 
 @pytest.mark.parametrize("plan", ["mb8", "replicate2 mb4"])

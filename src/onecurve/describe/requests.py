@@ -1,5 +1,6 @@
 """What a launcher asks of the processes that it starts, passed as JSON."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onecurve.describe.cluster import Cluster
@@ -128,5 +129,7 @@ class InferenceRequest:
     checkpoint: str
     """Name of the checkpoint."""
     plan: Plan
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Hashes of the code that the run has trained; empty if it is not compared."""
     data: str = ""
     """File with the dataset to compute outputs for; the outputs of a rank go to the same name and its number."""

@@ -122,7 +122,10 @@ def _check_remaining(
 
 
 def _agenda(request: CheckRequest, job: Job, data: TrainingData) -> CheckAgenda:
-    """Complete the plans. One that the model does not allow is left out, or gets a verdict if the user chose it."""
+    """Complete the plans. One that the model does not allow is left out, or gets a verdict if the user chose it.
+
+    The files of the data are compared with their index."""
+    data.reader.verify()
     resolver = _Resolver(job, data)
     places_tables = resolver.has_tables and job.row_servers is None
     plans = list(request.plans) or plan_matrix(job.global_batch, request.ranks, request.precision, places_tables)

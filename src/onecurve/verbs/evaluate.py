@@ -57,6 +57,7 @@ def inference_request(folder: Path, arguments: Sequence[str], best: bool, plan: 
         checkpoints=checkpoints_of(folder),
         checkpoint=checkpoint.name,
         plan=chosen,
+        code={} if arguments else origin.code,  # other arguments may be values that functions use
     )
 
 

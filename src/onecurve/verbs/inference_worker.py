@@ -29,17 +29,18 @@ from onecurve.launch.stop import Stop
 from onecurve.runtime.build import RunBuilder
 from onecurve.runtime.run import Run
 from onecurve.runtime.run_settings import RunSettings
+from onecurve.verbs.job_code import changed_code, code_hashes
 from onecurve.verbs.run_checkpoint import with_saved_weights
 
 Work = Callable[[World, Stop, Generation], str]
 
 
-def evaluate_worker(request: str, _: Callable[[str], None]) -> Work:
+def evaluate_worker(request: str, say: Callable[[str], None]) -> Work:
     """Make the worker of a launched rank. Its result is the Evaluation as JSON, on rank 0."""
     asked = from_json(InferenceRequest, request.encode(), "request")
 
     def work(world: World, _: Stop, __: Generation) -> str:
-        job = load_job(Path(asked.script), asked.arguments)
+        job = _job(asked, world, say)
         if job.evaluate is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
         with _loaded(asked, job, world) as (run, checkpoint):
@@ -56,19 +57,27 @@ def evaluate_worker(request: str, _: Callable[[str], None]) -> Work:
     return work
 
 
-def predict_worker(request: str, _: Callable[[str], None]) -> Work:
+def predict_worker(request: str, say: Callable[[str], None]) -> Work:
     """Make the worker of a launched rank. It writes its outputs, by the index of the sample, to a file per rank."""
     asked = from_json(InferenceRequest, request.encode(), "request")
 
     def work(world: World, _: Stop, __: Generation) -> str:
         dataset = torch.load(asked.data, weights_only=False)  # written by the process that has started this one
-        job = replace(load_job(Path(asked.script), asked.arguments), evaluate=Evaluate(lambda: dataset, every=1))
+        job = replace(_job(asked, world, say), evaluate=Evaluate(lambda: dataset, every=1))
         with _loaded(asked, job, world) as loaded:
             outputs = dict(_outputs(loaded[0]))
         torch.save(outputs, f"{asked.data}.{world.rank}")
         return ""
 
     return work
+
+
+def _job(asked: InferenceRequest, world: World, say: Callable[[str], None]) -> Job:
+    """The job of the script; say on the first rank if it is not the one that was trained."""
+    job = load_job(Path(asked.script), asked.arguments)
+    if world.rank == 0 and asked.code and (changed := changed_code(asked.code, code_hashes(job))):
+        say(f"warning: {changed}; the new one computes what follows")
+    return job
 
 
 def _outputs(run: Run) -> Iterator[tuple[int, Any]]:

@@ -40,7 +40,7 @@ def code_hashes(job: Job) -> dict[str, str]:
 
 
 def changed_code(earlier: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return a warning that names the fields whose code differs; empty if there are none."""
+    """Return a text that names the fields whose code differs; empty if there are none."""
     changed = [
         field
         for field in now
@@ -48,10 +48,7 @@ def changed_code(earlier: Mapping[str, str], now: Mapping[str, str]) -> str:
     ]
     if not changed:
         return ""
-    return (
-        f"the code of {', '.join(changed)}, or a value that it uses, has changed since this run was last started; the "
-        "run continues with the new one. To train from the beginning, add --fresh"
-    )
+    return f"the code of {', '.join(changed)}, or a value that it uses, has changed since this run was last started"
 
 
 def _version(code: str) -> str:

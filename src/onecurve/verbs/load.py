@@ -1,5 +1,6 @@
 """oc.load: the trained model of a run."""
 
+import warnings
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from onecurve.job.script import load_job
 from onecurve.model.adapters import frozen_base, stored_names
 from onecurve.model.recorder import build_real
 from onecurve.runtime.assembly import first_names
+from onecurve.verbs.job_code import changed_code, code_hashes
 from onecurve.verbs.run_checkpoint import find_checkpoint, origin_of
 
 
@@ -40,6 +42,8 @@ def load(run: str | Path, *, best: bool = False, device: str | torch.device = "c
     checkpoint = find_checkpoint(folder, best)
     origin = origin_of(folder)
     job = load_job(Path(origin.script), origin.arguments)
+    if changed := changed_code(origin.code, code_hashes(job)):
+        warnings.warn(f"{folder}: {changed}; the model has the new one", stacklevel=2)
     model = build_real(job.model, job.seed)
     if tables := tables_of(model):
         raise OnecurveError(

@@ -56,6 +56,7 @@ def plan(
     job = load_job(path, arguments)
     refuse_manual_backward(job, f"{path}: it cannot be planned")
     data = open_data(job)
+    data.reader.verify()
     machines = _with_price(find_cluster(cluster, probe_this_host, say), price)
     planner = Planner(job, data, machines, precisions, say, compare_precisions=True)
     planner.test_loss()

@@ -174,8 +174,8 @@ class Training:
         earlier = None
         with suppress(OnecurveError, OSError):  # it is written again below
             earlier = read_origin(out) if run.resumed else None
-        if earlier is not None and (warning := changed_code(earlier.code, self._code)):
-            self._warn(warning)
+        if earlier is not None and (changed := changed_code(earlier.code, self._code)):
+            self._warn(f"{changed}; the run continues with the new one. To train from the beginning, add --fresh")
         origin = RunOrigin(
             script=str(Path(self._request.script).resolve()),
             arguments=self._request.arguments,
@@ -210,6 +210,8 @@ class Training:
             progress = _loop(run, self._reports(run), log, self._launcher)
             if self._launcher is not None:
                 self._launcher.page.is_training = 0
+            if progress.consecutive_skips:
+                log.write(EventRecord("warning", _skipped_text(progress.consecutive_skips)))
             if progress.steps < run.steps:
                 why = (
                     f", because {run.job.evaluate.watch} no longer improves"
@@ -300,6 +302,11 @@ def _save_best(run: Run, path: Path, log: RunLog) -> str | None:
         log.write(EventRecord("warning", str(error)))
         return None
     return str(path)
+
+
+def _skipped_text(skips: int) -> str:
+    which = f"the last {skips} steps" if skips > 1 else "the last step"
+    return f"{which} changed nothing, because the loss or a gradient was not finite; the weights are those before"
 
 
 def _say_ended(summary: RunSummary, quiet: bool) -> RunSummary:
