@@ -50,7 +50,9 @@ def test_outputs_are_those_of_one_device_in_the_order_of_the_samples(run: Path, 
     torch.testing.assert_close(torch.stack(outputs), expected)
 
 
-def test_a_model_that_has_changed_is_named_or_refused(run: Path, tmp_path: Path) -> None:
+def test_a_model_that_has_changed_is_named_or_refused(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     script = Path(SMALL).read_text()
     changed = tmp_path / "small.py"
     changed.write_text(script.replace("nn.Tanh()", "nn.ReLU()"))
@@ -61,6 +63,8 @@ def test_a_model_that_has_changed_is_named_or_refused(run: Path, tmp_path: Path)
     (copy / "run.json").write_text(json.dumps({**origin, "script": str(changed)}))
     with pytest.warns(UserWarning, match="the code of model, or a value that it uses, has changed"):
         oc.load(copy)
+    oc.predict(copy, points(2), plan="mb8")
+    assert "warning: the code of model, or a value that it uses, has changed" in capfd.readouterr().err
     changed.write_text(script.replace("nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)", "nn.Linear(3, 5)"))
     refusal = pytest.raises(oc.OnecurveError, match=r"0.weight has the shape \[4, 3\] in the checkpoint and \[5, 3\]")
     with pytest.warns(UserWarning, match="the code of model"), refusal:

@@ -176,7 +176,7 @@ def test_an_interrupt_ends_all_ranks_at_the_same_step(ranks: int, stop_signal: s
         process.send_signal(stop_signal)
         out, err = process.communicate(timeout=60)
     assert process.returncode == EXIT_STATUS[stop_signal], err
-    assert err == f"{stop_signal.name}: ending after the step that is running; a second signal ends it at once\n"
+    assert err == f"{stop_signal.name}: the run ends after this step; a second signal ends it at once\n"
     assert "stopped  after step" in out
     assert f"interrupted by {stop_signal.name}: " in out
     assert json.loads((tmp_path / "a" / "summary.json").read_text())["ended"] == stop_signal.name

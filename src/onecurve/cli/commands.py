@@ -228,7 +228,7 @@ def status_command(chosen: argparse.Namespace) -> int:
         if chosen.json:
             print(to_json({"version": _JSON_VERSION, "runs": runs}), flush=True)
         elif runs:
-            # A line of a file or a pipe has no end at which a folder's name would have to be broken.
+            # Files and pipes have no width: there the names of folders stay in one piece.
             (console if console.is_terminal else Console(width=_PIPE_WIDTH)).print(runs_table(runs))
         else:
             print("no runs in this folder or below it; give the folder of a run: onecurve status FOLDER", flush=True)

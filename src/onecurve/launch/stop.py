@@ -17,7 +17,7 @@ STOP_SIGNALS: dict[int, SignalName] = {
 
 def stop_text(name: SignalName) -> str:
     """What a run answers to the first signal."""
-    return f"{name}: ending after the step that is running; a second signal ends it at once"
+    return f"{name}: the run ends after this step; a second signal ends it at once"
 
 
 class Stop(Protocol):

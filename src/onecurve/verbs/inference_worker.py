@@ -1,5 +1,6 @@
 """One rank of `onecurve evaluate` and `oc.predict`: it loads its part of a checkpoint, and computes outputs."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,12 +36,12 @@ from onecurve.verbs.run_checkpoint import with_saved_weights
 Work = Callable[[World, Stop, Generation], str]
 
 
-def evaluate_worker(request: str, say: Callable[[str], None]) -> Work:
+def evaluate_worker(request: str, _: Callable[[str], None]) -> Work:
     """Make the worker of a launched rank. Its result is the Evaluation as JSON, on rank 0."""
     asked = from_json(InferenceRequest, request.encode(), "request")
 
     def work(world: World, _: Stop, __: Generation) -> str:
-        job = _job(asked, world, say)
+        job = _job(asked, world)
         if job.evaluate is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
         with _loaded(asked, job, world) as (run, checkpoint):
@@ -57,13 +58,13 @@ def evaluate_worker(request: str, say: Callable[[str], None]) -> Work:
     return work
 
 
-def predict_worker(request: str, say: Callable[[str], None]) -> Work:
+def predict_worker(request: str, _: Callable[[str], None]) -> Work:
     """Make the worker of a launched rank. It writes its outputs, by the index of the sample, to a file per rank."""
     asked = from_json(InferenceRequest, request.encode(), "request")
 
     def work(world: World, _: Stop, __: Generation) -> str:
         dataset = torch.load(asked.data, weights_only=False)  # written by the process that has started this one
-        job = replace(_job(asked, world, say), evaluate=Evaluate(lambda: dataset, every=1))
+        job = replace(_job(asked, world), evaluate=Evaluate(lambda: dataset, every=1))
         with _loaded(asked, job, world) as loaded:
             outputs = dict(_outputs(loaded[0]))
         torch.save(outputs, f"{asked.data}.{world.rank}")
@@ -72,11 +73,11 @@ def predict_worker(request: str, say: Callable[[str], None]) -> Work:
     return work
 
 
-def _job(asked: InferenceRequest, world: World, say: Callable[[str], None]) -> Job:
-    """The job of the script; say on the first rank if it is not the one that was trained."""
+def _job(asked: InferenceRequest, world: World) -> Job:
+    """The job of the script. The first rank warns if its code is not the one that was trained."""
     job = load_job(Path(asked.script), asked.arguments)
     if world.rank == 0 and asked.code and (changed := changed_code(asked.code, code_hashes(job))):
-        say(f"warning: {changed}; the new one computes what follows")
+        print(f"warning: {changed}; the results are those of the new one", file=sys.stderr, flush=True)
     return job
 
 

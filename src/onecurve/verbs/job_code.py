@@ -1,4 +1,4 @@
-"""Tells whether the code of a job has changed since its run was last started. A fingerprint has only names of it."""
+"""Tells whether the code of a job has changed since its run was last started. A fingerprint has its names only."""
 
 import logging
 import sys
@@ -23,8 +23,8 @@ def code_hashes(job: Job) -> dict[str, str]:
         "loss": [job.loss],
         "collate": [job.collate],
         "schedule": [job.schedule],
+        "optimizer": list(job.optimizers.values()),
     }
-    functions["optimizer"] = list(job.optimizers.values())
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     hashes = {}
     for field, values in functions.items():

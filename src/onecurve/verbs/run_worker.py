@@ -306,7 +306,7 @@ def _save_best(run: Run, path: Path, log: RunLog) -> str | None:
 
 def _skipped_text(skips: int) -> str:
     which = f"the last {skips} steps" if skips > 1 else "the last step"
-    return f"{which} changed nothing, because the loss or a gradient was not finite; the weights are those before"
+    return f"{which} changed nothing, because the loss or a gradient was not finite"
 
 
 def _say_ended(summary: RunSummary, quiet: bool) -> RunSummary:
