@@ -52,6 +52,7 @@ from onecurve.coordination.etcd_address import EtcdAddress
 from onecurve.describe.slots import SLOTS
 from onecurve.params.view import View
 from onecurve.params.view_changes import slots_by_server
+from onecurve.servers.settings import compile_kernels
 from onecurve.servers.view_follower import VIEW_KEY, decoded_view
 
 HERE = Path(__file__).parent
@@ -425,6 +426,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     found, draw = Found(chosen.scenario), random.Random(chosen.seed)
+    compile_kernels()  # otherwise the first servers do it, and start late
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         hosts = stack.enter_context(emulated_hosts(4, "", [1.0] * 4)) if chosen.scenario == "partition" else []

@@ -64,6 +64,8 @@ def serve_command(chosen: argparse.Namespace) -> int:
         text = f"serving rows of {chosen.address} at {where}; {end}"
         print(to_json({"version": _JSON_VERSION, "serving": where}) if chosen.json else text, flush=True)
 
+    if not chosen.json:
+        _print_to_stderr("starting; the first server on a machine also compiles its code, which can take a minute")
     serve(
         chosen.address,
         listen=chosen.listen,

@@ -8,9 +8,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 from onecurve.describe.health import HealthCheck
 from onecurve.describe.units import bytes_text
@@ -35,8 +37,20 @@ def machine_checks() -> Iterator[HealthCheck]:
 
 
 def _python() -> HealthCheck:
+    import torch
+
     text = ".".join(map(str, sys.version_info[:3]))
+    if not _is_compiled(torch):
+        text += "; no compiled modules of torch are kept: every process compiles them again, which takes seconds"
+        fix = "unset PYTHONDONTWRITEBYTECODE, or compile them once: python -m compileall -q "
+        return HealthCheck("python", "note", text, fix + sysconfig.get_path("purelib"))
     return HealthCheck("python", "ok", text)
+
+
+def _is_compiled(imported: ModuleType) -> bool:
+    """Whether the next process that imports a module finds it compiled."""
+    spec = imported.__spec__
+    return spec is None or spec.cached is None or Path(spec.cached).exists()
 
 
 def _torch() -> HealthCheck:

@@ -3,7 +3,9 @@
 import os
 import resource
 import shutil
+import sys
 from collections import namedtuple
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,17 @@ def test_what_is_missing_is_a_problem_with_a_fix(monkeypatch) -> None:
     lines = doctor_lines(list(checks.values()))
     assert lines[-1] == f"{sum(check.state == 'problem' for check in checks.values())} problems found"
     assert any("--shm-size" in line for line in lines)
+
+
+def test_modules_that_each_process_compiles_again_are_noted(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "fresh.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for is_kept in (False, True):
+        monkeypatch.setattr(sys, "dont_write_bytecode", not is_kept)
+        assert machine._is_compiled(import_module("fresh")) == is_kept
+        del sys.modules["fresh"]
+    monkeypatch.setattr(machine, "_is_compiled", lambda _: False)
+    assert machine._python().state == "note"
 
 
 def test_a_driver_without_a_device_is_a_problem(monkeypatch) -> None:
