@@ -7,8 +7,9 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, get_type_hints
 
 from onecurve.describe.convert import from_plain, nearest
@@ -92,6 +93,18 @@ def read_arguments(function: Callable[..., Any], arguments: Sequence[str], where
     return kwargs
 
 
+class _ScriptLoader(SourceFileLoader):
+    """Compiles the script each time, as `python train.py` does.
+
+    What Python keeps in `__pycache__` would be used again for a script that was edited within a second without
+    changing its length: another model would be trained than the one in the file.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 _imported: dict[str, ModuleType] = {}
 """The modules that were imported here, by name. They are imported again, because their file may have changed."""
 
@@ -101,9 +114,11 @@ def _import(path: Path) -> ModuleType:
     known = sys.modules.get(path.stem)
     if known is not None and known is not _imported.get(path.stem) and _is_from(known, path):
         return known  # the user's program has imported it, and its classes must stay the same objects
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise OnecurveError(f"{path}: not a Python file; its name must end in .py")
+    loader = _ScriptLoader(path.stem, str(path.absolute()))
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     # Like `python train.py`: the script can import modules of its own folder, and its classes can be found by name.
     sys.path.insert(0, str(path.resolve().parent))
@@ -111,7 +126,7 @@ def _import(path: Path) -> ModuleType:
     _imported[path.stem] = module
     importing.append(path)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except OnecurveError:
         raise
     except Exception as error:

@@ -1,5 +1,6 @@
 """Verbs take a script's path or its job function; anything else is refused with the fix."""
 
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -83,6 +84,16 @@ def test_a_module_that_the_program_has_imported_stays_the_same(tmp_path: Path, m
     load_job(path)
     assert sys.modules["imported_job"] is imported_job
     monkeypatch.delitem(sys.modules, "imported_job")
+
+
+def test_a_script_that_was_edited_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python reads what it has compiled before if a file's size and its time, in seconds, are the same."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "edited_job.py"
+    for steps in (2, 3):
+        path.write_text(SCRIPT.replace("steps=2", f"steps={steps}"))
+        os.utime(path, (1e9, 1e9))
+        assert load_job(path).steps == steps
 
 
 @pytest.mark.parametrize(
