@@ -6,10 +6,21 @@ import pytest
 
 from harness import EXAMPLES, onecurve
 
+SCRIPT = f"""
+import sys; sys.path.insert(0, {str(EXAMPLES)!r})
+from dataclasses import replace
+from torch.utils.data import Subset
+import gpt, onecurve as oc
+
+def job() -> oc.Job:
+    trained = gpt.job(width=32, context=128, steps=5)
+    return replace(trained, evaluate=oc.Evaluate(lambda: Subset(trained.evaluate.data(), range(400)), every=100))
+"""
+
 
 def test_loss_size_and_speed_of_int8(tmp_path) -> None:
-    words = ("width=32", "context=128", "steps=5", "--plan", "mb32", "--no-check", "--out", "run")
-    done = onecurve("run", str(EXAMPLES / "gpt.py"), *words, cwd=tmp_path)
+    (tmp_path / "job.py").write_text(SCRIPT)
+    done = onecurve("run", "job.py", "--plan", "mb32", "--no-check", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = onecurve("evaluate", "run", "--int8", "--json", cwd=tmp_path)
     assert found.returncode == 0, found.stderr
