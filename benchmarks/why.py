@@ -123,7 +123,7 @@ FAULTS = {
     "batch_norm": Fault(
         Setting(("norms=True", "depth=32", "width=16", "steps=40"), "replicate2 mb16", rate="2mbit"),
         "batch_norm",
-        with_job(batch_norm="batch_norm"),
+        with_plan,
     ),
     "threads": Fault(
         Setting(("threads=16", "width=512", "batch=128"), "replicate2 mb64"), "threads", with_arguments("threads=0")

@@ -12,7 +12,7 @@ _LEAST_GAIN = 0.10
 _SPREAD = 0.25
 _LARGE_BUBBLE = 0.15
 """Above this part of a step, waiting of pipeline stages is named if another plan has less of it."""
-_CAUSES: dict[str, Cause] = {"bubble": "pipeline", "compute": "micro_batch"}
+_CAUSES: dict[str, Cause] = {"bubble": "pipeline", "compute": "micro_batch", "batch_norm": "batch_norm"}
 """What has limited the run, by what another plan makes shorter; anything else is communication."""
 
 
@@ -55,6 +55,8 @@ def _waits_less(plan: Plan, before: Plan) -> bool:
 
 def _has(plan: Plan, group: str) -> bool:
     """True if a plan spends time on a group of causes."""
+    if group == "batch_norm":
+        return plan.mesh.data > 1
     axis = "pipeline" if group == "bubble" else group
     return plan.mesh.degrees.get(axis, 2) > 1
 
