@@ -35,8 +35,11 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.script import load_job
 from onecurve.measure.cluster_probe import measure_cluster
 from onecurve.model.deferred import defer_init
+from onecurve.params.row_timing import time_rows
+from onecurve.planner.advisor import estimate_with_layouts
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.job_costs import costs_of
+from onecurve.planner.table_sampling import sample_tables
 from onecurve.planner.timing import time_model
 from onecurve.planner.traced_model import TracedModel
 from onecurve.runtime.assembly import assemble
@@ -54,6 +57,8 @@ _FINAL_TURNS = 6
 """Turns of the final comparison between the chosen plan, the fastest plan and the default."""
 _MAX_STEP_SECONDS = 1.5
 """Plans with a longer predicted step are left out of the sample; over 100 Mbit/s some would take minutes."""
+_COUNTED_AT_ONCE = 256
+"""Samples of a forward in which the ids of embedding tables are counted."""
 _LIBC = ctypes.CDLL("libc.so.6")
 
 
@@ -88,14 +93,14 @@ class Bench:
         self.count, self.precisions = count, precisions
         self.job = load_job(Path(script), arguments)
         self.data = open_data(self.job)
-        self.completer = PlanCompleter(self.job, self.data)
+        self.completer = _Completer(self.job, self.data)
         self.meshes: dict[Mesh, ProcessMesh] = {}
         self.idle_seconds: list[float] = []  # for each rank, the seconds of a speed test on an idle machine
         self.speed_test_tensors = torch.ones(256, 256), torch.zeros(256, 256), torch.zeros(8), torch.zeros(1 << 21)
 
     def run(self) -> Case:
         # The model is traced before this rank joins the others, because tracing uses a fake process group.
-        costs = costs_of(TracedModel(self.job, self.data), self.precisions, 8) if self.world.rank == 0 else None
+        costs = self._costs() if self.world.rank == 0 else None
         self.world.join(self.device)
         barrier()
         speed_tests = [self._speed_test() for _ in range(_SPEED_TESTS)]
@@ -121,6 +126,12 @@ class Bench:
         fastest = min(measured, key=lambda plan: plan.typical[0] / plan.typical[1])
         self._compare(case, chosen, fastest, measured, cluster)
         return case
+
+    def _costs(self) -> JobCosts:
+        costs = costs_of(TracedModel(self.job, self.data), self.precisions, 8)
+        if not self.completer.has_tables:
+            return costs
+        return replace(costs, tables=sample_tables(self.job, self.data, time_rows, _COUNTED_AT_ONCE))
 
     def _row(self, measured: "MeasuredPlan", estimator: Estimator) -> dict[str, object]:
         memory, seconds = estimator.memory(measured.plan), estimator.seconds(measured.plan)
@@ -241,6 +252,11 @@ class Bench:
         return [json.loads(text) for text in all_gather_text(json.dumps(seconds))]
 
 
+class _Completer(PlanCompleter):
+    def _try_split(self, plan: Plan) -> None:
+        """Plans are built in a process group, in which no fake one can be made to try them. They really run here."""
+
+
 @dataclass
 class MeasuredPlan:
     """A plan that is ready to train, and its measurements."""
@@ -276,16 +292,15 @@ def _candidates(estimator: Estimator | None, count: int, batch: int, cluster: Cl
     space = Space(estimator)
     candidate = BranchAndBound(space).run().chosen
     assert candidate is not None
-    layouts = dict(estimator.costs.layouts)
 
-    def with_layouts(plan: Plan) -> Plan:
-        return replace(plan, layouts=layouts if plan.mesh.tensor > 1 else {})
+    def complete(plan: Plan) -> Plan:
+        return estimate_with_layouts(estimator, plan).plan
 
-    chosen, plans = with_layouts(candidate.plan), [with_layouts(plan) for plan in space.plans()]
+    chosen, plans = complete(candidate.plan), [complete(plan) for plan in space.plans()]
     plans = [plan for plan in plans if sum(estimator.memory(plan).values()) <= estimator.available(plan)]
     plans.sort(key=lambda plan: sum(estimator.seconds(plan).values()))
     rest = [plan for plan in plans[8:] if sum(estimator.seconds(plan).values()) < _MAX_STEP_SECONDS]
-    default = default_plan(batch, cluster.devices)
+    default = complete(default_plan(batch, cluster.devices))
     best = [plan for plan in plans[:8] if plan not in (default, chosen)]
     first = [default, *([chosen] if chosen != default else []), *best]
     others = [plan for plan in rest if plan not in (default, chosen)]
