@@ -1,247 +1,147 @@
-"""Mutation testing of the packages that compute without a model: `python benchmarks/mutants.py --count 100 --json`.
+"""Mutation testing of check: `python benchmarks/mutants.py --count 200 --seed 1`.
 
-Each mutant changes one operator, comparison, integer, boolean or min/max call in a copy of describe, estimate, search
-or data, and runs that package's unit tests against the copy. A mutant that every test accepts is a survivor: either a
-test is missing, or the change has no effect. The choice of mutants depends only on the seed and the source, and
-hypothesis draws the same examples every time, so a run can be repeated. The checkout is never changed: source and
-tests are copied to a temporary directory first, and all mutants are forked from one process that has already imported
-torch and pytest.
+Each mutant is a model trained under a plan in which onecurve computes one thing wrongly, for example "the gradient of
+blocks.0.up.weight is 1 % too large". `onecurve check` compares the plan with one device, and must say that they differ.
+The models: a GPT, a ResNet, a model whose head begins with zeros, one in which the residual branches do too, and a
+Llama with LoRA adapters of peft. In the last three, most gradients are zero in the first step. Only the first step is
+compared by default, as the proof before training does.
 
-Not mutated: type annotations, `raise` statements (their text is all they compute), and `strict=` of zip.
+A mutant is drawn from all combinations of model, plan, fault and parameter; which ones depends only on the seed. Before
+the mutants of a plan, the plan is compared without a fault. `--seconds` ends the run early: then it says how many
+mutants were tried.
 """
 
 import argparse
-import ast
-import copy
 import json
-import os
 import random
-import resource
-import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-import pytest
-from rich.console import Console
-from rich.progress import Progress
+import mutants_job
+import torch
 
-ROOT = Path(__file__).parent.parent
-TESTED_BY = {
-    "describe": ("describe", "estimate", "search"),
-    "estimate": ("estimate", "search"),
-    "search": ("search",),
-    "data": ("data",),
+import onecurve as oc
+
+_TOGETHER = 20
+"""Mutants that are compared by one call of check. More make it faster; `--seconds` is looked at between the calls."""
+PLANS = {
+    "gpt": ("replicate2 mb4", "shard2 mb2×2", "tensor2 mb8", "pipeline2 mb4×2"),
+    "resnet": ("replicate2 mb4", "shard2 mb4"),
+    "zero_head": ("mb4×2", "replicate2 mb4", "shard2 mb2×2", "tensor2 mb8", "pipeline2 mb4×2"),
+    "zero_branches": ("mb4×2", "replicate2 mb4", "shard2 mb2×2", "tensor2 mb8", "pipeline2 mb4×2"),
+    "lora": ("replicate2 mb4", "shard2 mb4", "tensor2 mb8", "pipeline2 mb4×2"),
 }
-"""Package → the directories of tests/unit that test it, in the order in which they run."""
-SWAPS: dict[type[ast.AST], type[ast.AST]] = {ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult}
-for one, other in ((ast.Add, ast.Sub), (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.And, ast.Or)):
-    SWAPS |= {one: other, other: one}
-_PROCESSES = 2
-_TIMEOUT_SECONDS = 120
-_MEMORY_BYTES = 8 << 30
-"""Address space of one mutant: an endless loop must not use up the memory of the machine."""
+"""Model → the plans under which its mutants are trained."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    file: str
-    """Path below src/onecurve."""
-    line: int
-    before: str
-    after: str
-    source: str
-    """Text of the whole changed file."""
+    model: str
+    plan: str
+    kind: str
+    parameter: str
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.plan}, {self.parameter}: {mutants_job.FAULTS[self.kind].__doc__}"
 
 
-def changes(node: ast.AST) -> Iterator[tuple[Any, Any, ast.AST]]:
-    """Yield all changes below a node in a fixed order: `container[key] = variant` applies one."""
-    for attribute, value in ast.iter_fields(node):
-        if attribute in ("annotation", "returns"):
-            continue
-        container = value if isinstance(value, list) else vars(node)
-        for key, child in list(enumerate(value)) if isinstance(value, list) else [(attribute, value)]:
-            match child:
-                case ast.Raise() | ast.keyword(arg="strict", value=ast.Constant()):
-                    continue
-                case ast.AST():
-                    yield from ((container, key, variant) for variant in variants(child))
-                    yield from changes(child)
+@dataclass(frozen=True)
+class Result:
+    mutant: Mutant
+    outcome: str
+    """What check said. Only "differs" is a mutant that was caught; a crash says nothing about what check sees."""
+    tensor: str
+    reason: str
 
 
-def variants(node: Any) -> Iterator[ast.AST]:
-    """Yield the node with one operator or operand changed."""
-    match node:
-        case ast.BinOp() | ast.AugAssign() | ast.BoolOp() if type(node.op) in SWAPS:
-            yield _with(node, op=SWAPS[type(node.op)]())
-        case ast.Compare():
-            for index, operator in enumerate(node.ops):
-                if type(operator) in SWAPS:
-                    yield _with(node, ops=_replaced(node.ops, index, SWAPS[type(operator)]()))
-        case ast.UnaryOp(op=ast.Not()):
-            yield node.operand
-        case ast.Call(func=ast.Name(id="min" | "max" as function)):
-            yield _with(node, func=ast.Name("max" if function == "min" else "min", ast.Load()))
-        case ast.Constant(value=bool()):
-            yield ast.Constant(not node.value)
-    if type(node) in (ast.BinOp, ast.AugAssign, ast.Compare):
-        for name, value in ast.iter_fields(node):
-            for index, operand in enumerate(value if isinstance(value, list) else [value]):
-                if isinstance(operand, ast.Constant) and type(operand.value) is int:
-                    larger = ast.Constant(operand.value + 1)
-                    yield _with(node, **{name: _replaced(value, index, larger) if isinstance(value, list) else larger})
+def small_llama(folder: Path) -> str:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=256, num_hidden_layers=2, **sizes)).save_pretrained(folder)
+    return str(folder)
 
 
-def _with(node: ast.AST, **attributes: Any) -> ast.AST:
-    changed = copy.copy(node)
-    for name, value in attributes.items():
-        setattr(changed, name, value)
-    return changed
+def draw(count: int, seed: int, folder: str) -> list[Mutant]:
+    """Return different mutants. Each model has the same probability, so that none is left out."""
+    generator = random.Random(seed)
+    parameters = {}
+    for model in PLANS:
+        module = mutants_job.job(model, folder=folder).model()
+        parameters[model] = [name for name, each in module.named_parameters() if each.requires_grad]
+    drawn: dict[Mutant, None] = {}
+    while len(drawn) < count:
+        model = generator.choice(list(PLANS))
+        plan, kind = generator.choice(PLANS[model]), generator.choice(list(mutants_job.FAULTS))
+        drawn[Mutant(model, plan, kind, generator.choice(parameters[model]))] = None
+    return list(drawn)
 
 
-def _replaced(items: Sequence[Any], index: int, item: Any) -> list[Any]:
-    return [*items[:index], item, *items[index + 1 :]]
+def batches(mutants: Sequence[Mutant]) -> Iterator[list[Mutant]]:
+    """Mutants of one model and of plans that share one-device runs, a few at a time."""
+    alike: defaultdict[tuple[str, int], list[Mutant]] = defaultdict(list)
+    for mutant in mutants:
+        alike[mutant.model, oc.Plan.parse(mutant.plan).mesh.size].append(mutant)
+    for group in alike.values():
+        for begin in range(0, len(group), _TOGETHER):
+            yield group[begin : begin + _TOGETHER]
 
 
-def choose(package: Path, count: int, seed: int) -> list[Mutant]:
-    """Return `count` different mutants of the tested packages, drawn with equal probability."""
-    files = [path for name in TESTED_BY for path in sorted((package / name).glob("*.py"))]
-    sites = [(path, number) for path in files for number, _ in enumerate(changes(ast.parse(path.read_text())))]
-    chosen = random.Random(seed).sample(sites, min(count, len(sites)))
-    return [mutate(path, number, str(path.relative_to(package))) for path, number in chosen]
-
-
-def mutate(path: Path, number: int, name: str) -> Mutant:
-    tree = ast.parse(path.read_text())
-    container, key, after = list(changes(tree))[number]
-    before, container[key] = container[key], after
-    return Mutant(name, before.lineno, ast.unparse(before), ast.unparse(after), ast.unparse(tree))
-
-
-class Trials:
-    """Runs unit tests in forked processes, on a copy of the checkout."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        for name in ("src", "tests", "benchmarks"):
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
-        self.package = folder / "src" / "onecurve"
-        self._silence = os.open(os.devnull, os.O_WRONLY)
-
-    def check_unchanged(self) -> None:
-        """Stop if a test fails without any mutation."""
-        tests, log = [self._folder / "tests" / "unit" / name for name in TESTED_BY], self._folder / "unchanged.txt"
-        with log.open("w") as output:
-            _, status = os.waitpid(self._fork(self.package.parent, [tests], output.fileno()), 0)
-        if status:
-            raise SystemExit(f"{log.read_text()}\nunit tests fail without any mutation; make them pass first")
-
-    def caught(self, mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
-        """Yield each mutant when its tests end, with True if one of them failed or took too long."""
-        waiting, running = list(enumerate(mutants)), dict[int, tuple[Mutant, Path, float]]()
-        try:
-            while waiting or running:
-                while waiting and len(running) < _PROCESSES:
-                    number, mutant = waiting.pop(0)
-                    path = self._folder / f"mutant-{number}"
-                    running[self._start(mutant, path)] = mutant, path, time.monotonic() + _TIMEOUT_SECONDS
-                for child, (mutant, path, deadline) in list(running.items()):
-                    if time.monotonic() > deadline:
-                        os.killpg(child, signal.SIGKILL)
-                    ended, status = os.waitpid(child, os.WNOHANG)
-                    if ended:
-                        del running[child]
-                        shutil.rmtree(path)
-                        yield mutant, status != 0
-                time.sleep(0.02)
-        finally:
-            for child in running:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-
-    def _start(self, mutant: Mutant, path: Path) -> int:
-        shutil.copytree(self.package, path / "onecurve")
-        (path / "onecurve" / mutant.file).write_text(mutant.source)
-        package, module = mutant.file.split("/")
-        folders = [self._folder / "tests" / "unit" / name for name in TESTED_BY[package]]
-        own, *others = [sorted(folder.glob("test_*.py")) for folder in folders]
-        first = [test for test in own if test.name == f"test_{module}"]
-        batches = [first, [test for test in own if test not in first], *others]
-        return self._fork(path, batches, self._silence)
-
-    def _fork(self, source: Path, batches: Sequence[Sequence[Path]], output: int) -> int:
-        """Start a process that runs batches of test files until one fails. Its exit code is 0 if all of them pass."""
-        child = os.fork()
-        if child:
-            return child
-        code = 1
-        try:
-            os.setsid()
-            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-            os.dup2(output, 1)
-            os.dup2(output, 2)
-            os.chdir(self._folder)
-            sys.path.insert(0, str(source))
-            sys.dont_write_bytecode = False  # only in the copy: the next mutants compile less
-            options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-profile=ci"]
-            codes = (int(pytest.main([*options, *map(str, batch)])) for batch in batches if batch)
-            code = next(filter(None, codes), 0)
-        finally:
-            os._exit(code)
-
-
-@contextmanager
-def progress(total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Yield a function to call with the number of survivors after each mutant: a bar in a terminal, lines elsewhere."""
-    console = Console(stderr=True, quiet=quiet)
-    with Progress(console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("mutants", total=total)
-
-        def advance(survivors: int) -> None:
-            bar.update(task, advance=1, description=f"{survivors} survived")
-            done = int(bar.tasks[0].completed)
-            if not console.is_terminal and (done % 10 == 0 or done == total):
-                console.print(f"{done} of {total} mutants, {survivors} survived")
-
-        yield advance
+def try_mutants(mutants: Sequence[Mutant], steps: int, folder: str) -> list[Result]:
+    model = mutants[0].model
+    sound = list(dict.fromkeys(mutant.plan for mutant in mutants))
+    faults = [("", "")] * len(sound) + [(mutant.kind, mutant.parameter) for mutant in mutants]
+    result = oc.check(
+        Path(mutants_job.__file__),
+        [f"model={model}", f"faults={json.dumps(faults)}", f"folder={folder}"],
+        plans=[*sound, *(mutant.plan for mutant in mutants)],
+        steps=steps,
+        quiet=True,
+    )
+    assert result is not None
+    verdicts = result.verdicts
+    assert len(verdicts) == len(faults), "a plan was refused"
+    for plan, verdict in zip(sound, verdicts, strict=False):
+        assert verdict.holds, f"{model} under {plan} without a fault: {verdict}"
+    found = zip(mutants, verdicts[len(sound) :], strict=True)
+    return [Result(mutant, each.outcome, each.tensor, each.reason) for mutant, each in found]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="number of mutants")
+    parser.add_argument("--count", type=int, default=200, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0, help="chooses the mutants")
+    parser.add_argument("--steps", type=int, default=1, help="steps that check compares")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further mutants after this time")
+    parser.add_argument("--at-least", type=int, default=0, help="exit with 1 if fewer are caught")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads must not fork
-    for name in ("hypothesis", "msgspec", "numpy", "tomli_w", "torch.utils.data"):
-        import_module(name)
-    survivors: list[Mutant] = []
-    with tempfile.TemporaryDirectory() as folder:
-        trials = Trials(Path(folder))
-        trials.check_unchanged()
-        mutants = choose(trials.package, arguments.count, arguments.seed)
-        with progress(len(mutants), quiet=arguments.json) as advance:
-            for mutant, caught in trials.caught(mutants):
-                survivors += [] if caught else [mutant]
-                advance(len(survivors))
-    survivors.sort(key=lambda mutant: (mutant.file, mutant.line, mutant.after))
-    caught_count = len(mutants) - len(survivors)
+    began, results = time.monotonic(), list[Result]()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = small_llama(Path(temporary))
+        for batch in batches(draw(arguments.count, arguments.seed, folder)):
+            if time.monotonic() - began > arguments.seconds:
+                break
+            results += try_mutants(batch, arguments.steps, folder)
+            print(f"{len(results)} of {arguments.count} mutants tried", file=sys.stderr, flush=True)
+    caught = [result for result in results if result.outcome == "differs"]
     if arguments.json:
-        keys = ("file", "line", "before", "after")
-        listed = [{key: getattr(mutant, key) for key in keys} for mutant in survivors]
-        print(json.dumps({"caught": caught_count, "of": len(mutants), "survivors": listed}))
-        return
-    print(f"{caught_count} of {len(mutants)} mutants caught")
-    for mutant in survivors:
-        print(f"  {mutant.file}:{mutant.line}  {mutant.before}  →  {mutant.after}")
+        print(json.dumps({"caught": len(caught), "of": len(results), "mutants": [asdict(each) for each in results]}))
+    else:
+        for result in results:
+            word = f"caught by {result.tensor}" if result.outcome == "differs" else f"NOT CAUGHT ({result.outcome})"
+            print(f"{result.mutant}: {word} {result.reason}".rstrip())
+        for model in PLANS:
+            of_model = [result for result in results if result.mutant.model == model]
+            print(f"{model}: {sum(result in caught for result in of_model)} of {len(of_model)} caught")
+        print(f"{len(caught)} of {len(results)} mutants caught in {time.monotonic() - began:.0f} s")
+    sys.exit(len(caught) < arguments.at_least)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,9 @@ def squares(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def over_tokens(logits: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100)
+    kept = (target != -100).flatten()
+    values = F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=-100, reduction="none")
+    return values[kept].mean()
 
 
 def contrastive(logits: Tensor, _: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import onecurve as oc
 from onecurve.apply import sync_batch_norm, tensor
 from onecurve.apply.pipeline import PipelinePart
 from onecurve.apply.single_stage import SingleStagePart
-from onecurve.data import loader
+from onecurve.data import loader, order
 from onecurve.train import trainer, update
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -44,8 +44,8 @@ def local_batch_norm() -> None:
 
 
 def same_share() -> None:
-    original = loader.share_bounds
-    loader.share_bounds = lambda plan, _, *rest: original(plan, 0, *rest)
+    original = order.share_bounds
+    order.share_bounds = lambda plan, _, *rest: original(plan, 0, *rest)
 
 
 def skipped_round() -> None:
@@ -106,12 +106,34 @@ def gradients_divided_by_fully_shard() -> None:
     FSDPModule.set_gradient_divide_factor = lambda self, _: original(self, 2.0)
 
 
+def halved_gradients_behind_zeros() -> None:
+    """A fault in gradients that are zero at the initial weights."""
+    original = SingleStagePart.run_rounds
+
+    def run_rounds(self, *arguments):
+        totals = original(self, *arguments)
+        for each in self.trainable:
+            if "lora_A" in each.name or each.name.startswith("behind."):
+                each.local.grad.mul_(0.5)
+        return totals
+
+    SingleStagePart.run_rounds = run_rounds
+
+
 def none() -> None:
     pass
 
 
 def job(fault: str, model: str = "resnet") -> oc.Job:
     globals()[fault]()
+    if model == "lora":
+        import lora
+
+        return lora.job(batch=16, context=16)
+    if model == "zero_head":
+        import zero_gradients
+
+        return zero_gradients.job(model)
     if model == "gpt":
         import gpt
 

@@ -11,6 +11,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "errors.md").read_text(encoding="ut
 
 COMPOSED = {
     "its scalar is not a mean over samples": "job/loss_trial.py",
+    "its scalar is not a mean over samples for all targets": "job/rare_targets.py",
+    "it contains the mean of": "job/objective.py",
     "its scalar is a sum over samples, not a mean": "job/loss_trial.py",
     "the value of a sample depends on the other samples of its batch": "job/loss_trial.py",
     "its Weighted does not add up": "job/loss_trial.py",

@@ -103,7 +103,8 @@ def test_a_step_that_is_not_finite_on_one_rank_is_skipped_on_all(tmp_path) -> No
 def test_a_run_says_that_its_last_steps_changed_nothing(tmp_path: Path) -> None:
     (last, *_) = Order([64], seed=0).samples(56, 64)
     oc.run(SMALL, [f"nan={last.offset}", "epochs=1"], plan="mb8", out=tmp_path / "a", check=False, quiet=True)
-    assert [text.partition(",")[0] for text in warnings(tmp_path / "a")] == ["the last step changed nothing"]
+    told = [text.partition(",")[0] for text in warnings(tmp_path / "a") if "evaluation samples" not in text]
+    assert told == ["the last step changed nothing"]
 
 
 @pytest.mark.parametrize("plan", ["mb8", "replicate2 mb4"])

@@ -22,6 +22,7 @@ from torch.utils.checkpoint import (
 )
 
 from onecurve.describe.plan import Recompute
+from onecurve.device.rng import python_and_numpy_state, set_python_and_numpy_state
 from onecurve.device.step_clock import step_clock
 from onecurve.model.object_copy import copy_sharing_tensors
 
@@ -72,7 +73,7 @@ def checkpoint_blocks(
         if next(block.buffers(), None) is not None:  # torch.compile cannot trace these contexts
             contexts = partial(_checkpoint_contexts, block, own_mode, changed)
         if not compiled:
-            contexts = partial(_timed_contexts, contexts)
+            contexts = partial(_timed_contexts, partial(_redrawn_contexts, contexts))
         if contexts is not noop_context_fn:
             run = partial(run, context_fn=contexts)
         block.forward = partial(_checkpointed, block.forward, run)
@@ -116,6 +117,32 @@ def _timed_contexts(contexts: Callable[[], ContextPair]) -> ContextPair:
     """Add that the time of the recomputation counts as such."""
     forward_context, recompute_context = contexts()
     return forward_context, _nested(step_clock.measure("recompute"), recompute_context)
+
+
+def _redrawn_contexts(contexts: Callable[[], ContextPair]) -> ContextPair:
+    """Add that Python's and NumPy's generators draw the same in the recomputation. torch restores its own."""
+    forward_context, recompute_context = contexts()
+    before: list[Any] = []
+    return (
+        _nested(_remembered_generators(before), forward_context),
+        _nested(_restored_generators(before), recompute_context),
+    )
+
+
+@contextmanager
+def _remembered_generators(states: list[Any]) -> Iterator[None]:
+    states.append(python_and_numpy_state())
+    yield
+
+
+@contextmanager
+def _restored_generators(states: Sequence[Any]) -> Iterator[None]:
+    now = python_and_numpy_state()
+    set_python_and_numpy_state(states[0])
+    try:
+        yield
+    finally:
+        set_python_and_numpy_state(now)
 
 
 def _checkpoint_contexts(block: nn.Module, mode: Recompute, changed: Sequence[str]) -> ContextPair:

@@ -1,24 +1,29 @@
 """The common base of parts whose forward, loss and backward onecurve runs itself."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from onecurve.apply.base_part import BasePart
-from onecurve.apply.gradient_reducer import GradientReducer, unsharded
+from onecurve.apply.forward_state import ForwardState
+from onecurve.apply.gradient_hashes import GradientHashes
+from onecurve.apply.gradient_reducer import GradientReducer, refuse_sparse_gradient, unsharded
 from onecurve.apply.mixed_precision import shard_policy
+from onecurve.apply.parameter_watch import ParameterWatch
 from onecurve.apply.part_squares import PartSquares
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.running_buffers import RunningBuffers, UntracedBuffers, average, buffer_of
-from onecurve.apply.shard import shard, time_communication
+from onecurve.apply.shard import carry_attributes, gathered_parameters, shard, time_communication
 from onecurve.apply.tensor import TensorAxis
 from onecurve.apply.unused_parameters import UnusedParameters
 from onecurve.describe.changed_buffers import refuse_untraced_differences
 from onecurve.describe.plan import Sharding
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
+from onecurve.device.gradient_hooks import take_gradient_hooks
 from onecurve.device.step_clock import step_clock
 from onecurve.job.job import BatchNorm
 from onecurve.job.row_tables import RowTables
@@ -42,7 +47,11 @@ class AutoBackwardPart(BasePart):
         batch_norm: BatchNorm,
     ) -> None:
         plan = resolved.plan
+        self.gradient_hooks = take_gradient_hooks(deferred.module)
+        """The model's gradient hooks by parameter. The trainer runs them."""
         super().__init__(deferred, plan, mesh, device, batch_norm)
+        self._mode: bool | None = None
+        self._changed = resolved.changed_buffers
         self._changed_buffers, self._averaged_buffers = resolved.changed_buffers.names, resolved.averaged_buffers
         self._untraced_buffers: UntracedBuffers | None = None
         self._has_verified_buffers = False
@@ -78,12 +87,16 @@ class AutoBackwardPart(BasePart):
         left_over = unsharded(self.trainable) if self._fsdp_root else []
         if self._fsdp_root is not None:
             self._unused_parameters = UnusedParameters(self._fsdp_root, self.trainable, self._mesh.data_group)
+            carry_attributes(self._fsdp_root, self._attributes)
         self._unsharded_reducer = GradientReducer(left_over, self._mesh.data_group)
         self._running_buffers = RunningBuffers(self.module, self._changed_buffers)
+        self._watch = ParameterWatch(self.module, self._plan, self._changed, self._mesh.data_group)
+        self.gradient_hashes = GradientHashes(self.trainable, self._fsdp_root)
 
     def _take_gradients(self) -> None:
         for local_tensor in self.trainable:
             local_tensor.take_gradient()
+            refuse_sparse_gradient(local_tensor.name, local_tensor.local)
         if self._mesh.data_group is None:
             return
         with step_clock.measure(self._data_axis):
@@ -99,13 +112,23 @@ class AutoBackwardPart(BasePart):
     def restore_buffers(self, where: Tensor | bool) -> None:
         self._running_buffers.restore(where)
 
+    def forward_state(self, loss: Any) -> ForwardState:
+        return ForwardState(self.module, loss, self.parameters, self._running_buffers)
+
     def _begin_step(self) -> None:
         self._set_mode(training=True)
         self._running_buffers.save()
+        self._watch.begin_step(self._seen_parameters())
         if self._unused_parameters is not None:
             self._unused_parameters.begin_step()
         if not self._has_verified_buffers:
             self._untraced_buffers = UntracedBuffers(self.module, self._changed_buffers)
+
+    def _seen_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The parameters as forward sees them: those that fully_shard has gathered, once there are any."""
+        gathered = gathered_parameters(self._fsdp_root) if self._fsdp_root is not None else {}
+        for local_tensor in self.parameters:
+            yield local_tensor.name, gathered.get(id(local_tensor.registered), local_tensor.registered)
 
     def _average_buffers(self) -> None:
         """Average the buffers that depend on the data over the data-parallel ranks, at the end of a round."""
@@ -115,7 +138,9 @@ class AutoBackwardPart(BasePart):
             average([buffer_of(self.module, name) for name in self._averaged_buffers], self._mesh.data_group)
 
     def _verify_buffers(self) -> None:
-        """At the end of the first step, refuse buffers that differ between ranks though the trace did not show it."""
+        """At the end of a step, refuse parameters that forward has changed; at the end of the first one, buffers that
+        differ between ranks though the trace did not show it."""
+        self._watch.end_step()
         if self._untraced_buffers is not None:
             differing = self._untraced_buffers.differing(self._mesh.data_group, self.device.torch_device)
             refuse_untraced_differences(differing)
@@ -125,13 +150,16 @@ class AutoBackwardPart(BasePart):
         return nullcontext() if self._tensor_axis is None else self._tensor_axis.active()
 
     def _set_mode(self, training: bool) -> None:
-        if self.module.training is not training:
+        # The model's own train() may do more than to set the mode, and a user's loop may set the mode itself.
+        if self._mode is not training or self.module.training is not training:
             if not training:
                 self.sync_buffers()
             self.module.train(training)
+            self._mode = training
 
     def _materialize(self, module: nn.Module) -> None:
         self._materializer.materialize(module)
+        self._materializer.materialize_held_by(self.gradient_hooks.values())
         if self._tensor_axis is not None:
             self._tensor_axis.split(module, _qualified_name(self.module, module))
 

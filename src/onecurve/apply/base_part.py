@@ -1,10 +1,13 @@
 """The common base of all parts: the module on this rank, its local tensors and its batch norm statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 
 from onecurve.apply import sync_batch_norm
 from onecurve.apply.activation_checkpointing import checkpoint_blocks
@@ -19,6 +22,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import BatchNorm
 from onecurve.model.adapters import frozen_base
 from onecurve.model.deferred import DeferredModel
+from onecurve.model.fake_mode import user_attributes_of
 from onecurve.model.materialize import Materializer
 
 
@@ -45,6 +49,7 @@ class BasePart:
         self._memory_format = torch.channels_last if plan.channels_last else torch.preserve_format
         self._averages_statistics = batch_norm == "local" and mesh.data_group is not None
         self._mesh = mesh
+        self._attributes = user_attributes_of(self.module)
         self._state_dict_names = set(self.module.state_dict())
         self.unsaved = frozen_base(self.module)
         """Names of parameters that are not saved: the frozen base of a model with adapters."""
@@ -91,6 +96,12 @@ class BasePart:
             for local_tensor, (_, parameter) in zip(self.parameters, named_parameters, strict=True)
             if parameter.requires_grad
         ]
+        for local_tensor in self.parameters:
+            if isinstance(local_tensor.registered, DTensor):  # made anew; others have their attributes still
+                attributes = self._attributes.get(local_tensor.name, {})
+                _refuse_tensors(local_tensor.name, attributes, self._plan)
+                local_tensor.registered.__dict__.update(attributes)
+                local_tensor.local.__dict__.update(attributes)
 
     def _local_tensor(self, name: str, tensor: Tensor) -> LocalTensor:
         return local_tensor_of(name, tensor, self._mesh.is_first_holder(tensor), self.group, self._mesh.replica)
@@ -144,3 +155,12 @@ class BasePart:
         """
         if self._averages_statistics:
             sync_batch_norm.average_statistics(self.module, self._mesh.data_group)
+
+
+def _refuse_tensors(name: str, attributes: Mapping[str, Any], plan: Plan) -> None:
+    for attribute, value in attributes.items():
+        if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(value)):
+            raise OnecurveError(
+                f"plan {plan}: attribute {attribute!r} of parameter {name!r} is a tensor, which cannot be split along "
+                "with the parameter; make it a buffer of the module, or use a plan without 'shard' and 'tensor'"
+            )

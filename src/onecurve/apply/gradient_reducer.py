@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum, all_reduce_sum_among
 from onecurve.device.local_tensor import LocalTensor
 
@@ -20,6 +21,15 @@ def unsharded(local_tensors: Sequence[LocalTensor]) -> list[Tensor]:
 
 def _mesh_axes(tensor: Tensor) -> tuple[str, ...]:
     return tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
+
+
+def refuse_sparse_gradient(name: str, parameter: Tensor) -> None:
+    """Refuse a sparse gradient, which neither the optimizers nor the reduction support."""
+    if parameter.grad is not None and parameter.grad.is_sparse:
+        raise OnecurveError(
+            f"model: parameter {name!r} has a sparse gradient, which is not supported; call F.embedding with "
+            "sparse=False"
+        )
 
 
 class GradientReducer:

@@ -18,6 +18,7 @@ from onecurve.apply.shard import shard
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.device import Device
+from onecurve.device.gradient_hooks import take_gradient_hooks
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.job import BatchNorm
 from onecurve.model.deferred import DeferredModel
@@ -37,6 +38,12 @@ class ManualBackwardPart(BasePart):
         batch_norm: BatchNorm,
     ) -> None:
         """`children`: the children that have an optimizer ("" is the model itself), each with its blocks' names."""
+        if mesh.mesh.size > 1 and (hooked := take_gradient_hooks(deferred.module)):
+            raise OnecurveError(
+                f"model: parameter {next(iter(hooked))!r} has a gradient hook, which under plan {plan} and "
+                "backward='mine' would see a part of the gradient on each rank; change the gradient in the step of the "
+                "optimizer instead, or use a plan of one rank"
+            )
         super().__init__(deferred, plan, mesh, device, batch_norm)
         for child, blocks in children.items():
             self._transform_blocks([_join(child, block) for block in blocks] or [child])

@@ -1,6 +1,7 @@
 """The axis `replicate` used alone: torch's DDP, which averages gradients over the ranks while backward still runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,15 +9,24 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from onecurve.apply.gradient_reducer import refuse_sparse_gradient
+from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.model.fake_mode import refuse_fake_tensors
 
 UnusedParameterTest = Callable[[nn.Module, torch.dtype, Group], bool]
 """A function (module, dtype, group) → True if some steps leave a trainable parameter without a gradient."""
-UnusedParameterTrial = Callable[[nn.Module, torch.dtype, int], Tensor]
-"""A function (module, dtype, trial number) → loss. It runs the model on a few samples, different ones for each trial
-number, to show which parameters get a gradient."""
+UnusedParameterTrial = Callable[[nn.Module, torch.dtype, int], tuple[Tensor, bool]]
+"""A function (module, dtype, trial number) → loss, and True if Python or NumPy drew random numbers. It runs the model
+on a few samples, different ones for each trial number, to show which parameters get a gradient."""
+_READS_A_VALUE = {
+    torch.ops.aten._local_scalar_dense.default,
+    torch.ops.aten.is_nonzero.default,
+    torch.ops.aten.equal.default,
+    torch.ops.aten.nonzero.default,
+}
 
 _TRIALS = 3
 
@@ -64,19 +74,65 @@ class _DeterministicDDP(DistributedDataParallel):
 
 @refuse_fake_tensors()
 def leaves_parameters_unused(module: nn.Module, trial: UnusedParameterTrial, dtype: torch.dtype, group: Group) -> bool:
-    """True if a trial backward leaves a trainable parameter without a gradient on any rank. All ranks get the same
-    answer; the module's buffers and gradients are restored."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    """True if a trial backward leaves a trainable parameter without a gradient on any rank, or if a later one may: a
+    forward that reads values, or draws numbers in Python, can take another branch. All ranks get the same answer; the
+    module's gradients are removed."""
     unused = False
     for number in range(_TRIALS):
-        trial(module, dtype, number).backward()  # type: ignore[no-untyped-call]
+        with _ValueReads() as reads:
+            loss, draws = trial(module, dtype, number)
+        loss.backward()  # type: ignore[no-untyped-call]
+        unused |= reads.found or draws
+        for name, parameter in module.named_parameters():
+            refuse_sparse_gradient(name, parameter)
         unused |= any(parameter.requires_grad and parameter.grad is None for parameter in module.parameters())
         module.zero_grad(set_to_none=True)
-    for name, before in buffers.items():
-        owner, _, attribute = name.rpartition(".")
-        module.get_submodule(owner)._buffers[attribute] = before
     flag = torch.tensor(float(unused), device=next(module.parameters()).device)
     return bool(all_reduce_sum(group, flag).item())
+
+
+class _ValueReads(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notices that Python code reads the values of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found = False
+
+    def __torch_dispatch__(
+        self, operation: Any, _: Any, arguments: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.found |= operation in _READS_A_VALUE
+        return operation(*arguments, **(kwargs or {}))
+
+
+class EveryParameter:
+    """Refuses a step in which a parameter gets no gradient although DDP expects one: the ranks would wait for each
+    other's messages, or take one for another."""
+
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], in_rounds: bool) -> None:
+        """`in_rounds`: a step has several rounds, in which gradients accumulate."""
+        self._named = [(name, parameter) for name, parameter in named if parameter.requires_grad]
+        self._used: set[int] | None = set() if in_rounds else None
+        for number, (_, parameter) in enumerate(self._named if in_rounds else ()):
+            parameter.register_hook(partial(self._note, number))  # type: ignore[no-untyped-call]
+
+    def _note(self, number: int, _: Tensor) -> None:
+        assert self._used is not None
+        self._used.add(number)
+
+    def begin_round(self) -> None:
+        if self._used is not None:
+            self._used.clear()
+
+    def require(self) -> None:
+        """Call this after the last backward of a step, before anything else is exchanged."""
+        for number, (name, parameter) in enumerate(self._named):
+            if parameter.grad is None or (self._used is not None and number not in self._used):
+                raise OnecurveError(
+                    f"model: parameter {name!r} got no gradient in this step on this rank, and every parameter got one "
+                    "in the trial before training, so the replicas have agreed to exchange all of them. Use the "
+                    "parameter in every forward (adding 0 times its sum is enough), or train with a plan of one rank"
+                )
 
 
 def _compress_hook(dtype: torch.dtype) -> Callable[[Group, Any], torch.futures.Future[Tensor]]:

@@ -20,14 +20,14 @@ class RunningBuffers:
 
     def __init__(self, module: nn.Module, changed: Collection[str]) -> None:
         self._module = module
-        self._names = [
+        self.names = [
             name for name, _ in module.named_buffers() if name in changed or isinstance(_owner(module, name), _NormBase)
         ]
         self._saved: dict[str, Tensor] = {}
 
     def save(self) -> None:
         """Copy the current values."""
-        self._saved = {name: buffer_of(self._module, name).clone() for name in self._names}
+        self._saved = {name: buffer_of(self._module, name).clone() for name in self.names}
 
     @torch.no_grad()
     def restore(self, where: Tensor | bool) -> None:

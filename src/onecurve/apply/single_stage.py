@@ -18,7 +18,7 @@ from onecurve.apply.auto_backward import AutoBackwardPart
 from onecurve.apply.mixed_precision import compressed_dtype
 from onecurve.apply.part_squares import PartSquares
 from onecurve.apply.process_mesh import ProcessMesh
-from onecurve.apply.replicate import UnusedParameterTest, replicate
+from onecurve.apply.replicate import EveryParameter, UnusedParameterTest, replicate
 from onecurve.apply.tensor import full_tensor
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.device.device import Device
@@ -53,10 +53,13 @@ class SingleStagePart(AutoBackwardPart):
         self._materialize_and_shard(self.module, resolved.blocks)
         self._ddp: DistributedDataParallel | None = None
         self._loss_multiplier = 1.0
+        self._every_parameter: EveryParameter | None = None
         if self._tensor_axis is None and self._fsdp_root is None and self.group is not None:
             find_unused = leaves_unused(self.module, self._master_dtype, self.group)
             self._ddp = replicate(self.module, self.group, find_unused, compressed_dtype(resolved.plan))
             self._loss_multiplier = float(mesh.mesh.data)
+            if not find_unused:
+                self._every_parameter = EveryParameter(self.module.named_parameters(), resolved.plan.rounds > 1)
         self._finish_construction()
         self.part_squares = self._part_squares()
         self._prefetcher = Prefetcher(device)
@@ -84,6 +87,8 @@ class SingleStagePart(AutoBackwardPart):
                 with step_clock.measure("forward"), autocast(self._plan.precision, self.device):
                     weighted = objective(micro.forward(self._ddp or self.module), micro)
                     loss = full_tensor(weighted.sum)
+                if self._every_parameter is not None:
+                    self._every_parameter.begin_round()
                 with step_clock.measure("backward"):
                     self._backward(loss * (scale * self._loss_multiplier))
             if self.tables is not None:
@@ -91,6 +96,8 @@ class SingleStagePart(AutoBackwardPart):
                     self.tables.end_round(self._loss_multiplier)
             self._average_buffers()
             add_weighted(totals, loss, full_tensor(weighted.count))
+        if self._every_parameter is not None:
+            self._every_parameter.require()
         self._take_gradients()
         self._verify_buffers()
         return totals if self.reports_metrics else torch.zeros_like(totals)
@@ -117,7 +124,7 @@ class SingleStagePart(AutoBackwardPart):
 
     def _forward_only(self, micro: MicroBatch) -> Any:
         with torch.no_grad(), self._tensor_parallel_context(), autocast(self._plan.precision, self.device):
-            return pytree.tree_map(full_tensor, micro.forward(self.module))
+            return pytree.tree_map(full_tensor, micro.infer(self.module))
 
     def _backward(self, loss: Tensor) -> None:
         """Run backward. Once all gradients are computed, the rest of its time is spent waiting for their reduction."""

@@ -5,12 +5,13 @@ message mixes up parameters. So a parameter without a gradient takes part with z
 used loses its gradient again, because optimizers skip parameters without one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 
+from onecurve.apply.shard import parameter_groups
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.local_tensor import LocalTensor
@@ -26,9 +27,9 @@ class UnusedParameters:
         self._reduced: set[int] = set()
         self._all_used: bool | None = None
         """True if the first step used every parameter on every rank; None before it."""
-        managed = {id(p.sharded_param) for group in _parameter_groups(root) for p in group.fsdp_params}
+        managed = {id(p.sharded_param) for group in parameter_groups(root) for p in group.fsdp_params}
         self._local_tensors = [local_tensor for local_tensor in local_tensors if id(local_tensor.registered) in managed]
-        for parameter_group in _parameter_groups(root):
+        for parameter_group in parameter_groups(root):
             self._observe(parameter_group)
 
     def begin_step(self) -> None:
@@ -77,12 +78,6 @@ class UnusedParameters:
             reduce(*arguments)
 
         parameter_group.post_backward = post_backward
-
-
-def _parameter_groups(root: FSDPModule) -> Iterator[Any]:
-    for module in root.modules():  # type: ignore[attr-defined]
-        if isinstance(module, FSDPModule):
-            yield from fully_shard.state(module)._fsdp_param_groups  # type: ignore[attr-defined]
 
 
 def _has_gradient(fsdp_parameter: Any) -> bool:

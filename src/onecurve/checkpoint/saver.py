@@ -38,9 +38,9 @@ from onecurve.device.local_tensor import LocalTensor
 
 @dataclass(frozen=True)
 class SaveEvent:
-    """How a save ended, or how often snapshots are taken now."""
+    """How a save ended, how often snapshots are taken now, or what else a rank has to say while it trains."""
 
-    event: Literal["saved", "warning", "snapshots"]
+    event: Literal["saved", "warning", "snapshots", "audit"]
     text: str
 
 

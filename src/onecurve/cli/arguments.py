@@ -104,13 +104,22 @@ def _add_run(verbs: Verbs) -> None:
     run.add_argument(
         "--change",
         metavar="LIST",
-        help="continue although these fields of the job have changed: lr, schedule, global_batch, steps",
+        help="continue although these fields of the job have changed: lr, schedule, global_batch, steps, data",
     )
     run.add_argument(
         "--no-check",
         dest="check",
         action="store_false",
         help="train without proving first that the plan computes the same as one device",
+    )
+    run.add_argument(
+        "--audit",
+        type=int,
+        nargs="?",
+        const=100,
+        metavar="EVERY",
+        help="compute one in EVERY steps a second time on another rank, and end the run if a gradient differs "
+        "(without EVERY: 100, which takes about 1 %% of the time)",
     )
     _add_hosts(run)
     run.add_argument(
@@ -177,7 +186,17 @@ def _add_check(verbs: Verbs) -> None:
         metavar="N",
         help="largest number of ranks in the matrix of plans (default: 4, or the number of accelerators if smaller)",
     )
-    check.add_argument("--steps", type=int, metavar="N", help="steps to compare (default: 4, in fp32 50)")
+    check.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="steps to compare (default: 4, in fp32 50); in fp64 one more follows, from slightly moved weights",
+    )
+    check.add_argument(
+        "--at",
+        metavar="STEP",
+        help="begin with the weights of the checkpoint of this step, or 'last', of a run, whose folder is the script",
+    )
     check.add_argument(
         "--precision",
         choices=["fp64", "fp32"],

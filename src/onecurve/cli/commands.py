@@ -41,6 +41,7 @@ def run_command(chosen: argparse.Namespace) -> int:
         fresh=chosen.fresh,
         change=chosen.change or (),
         check=chosen.check,
+        audit=chosen.audit,
         hosts=chosen.hosts,
         join=chosen.join,
         key_file=chosen.key_file,
@@ -171,6 +172,7 @@ def check_command(chosen: argparse.Namespace) -> int:
         ranks=chosen.ranks,
         steps=chosen.steps,
         precision=chosen.precision,
+        at=chosen.at,
         quiet=chosen.json,
     )
     if result is None:

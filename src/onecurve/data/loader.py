@@ -11,6 +11,7 @@ import signal
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.process import BaseProcess
@@ -23,8 +24,9 @@ from torch.utils.data import default_collate
 from onecurve.data.late_loader import LateLoader
 from onecurve.data.load_watch import LoadWatch
 from onecurve.data.loader_pace import LoaderPace, Workers
-from onecurve.data.order import WHOLE, Order, Sample, Samples
+from onecurve.data.order import WHOLE, Order, Sample
 from onecurve.data.source import Source
+from onecurve.data.training_shares import TrainingShares
 from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.plan import Plan
 from onecurve.describe.seed import mix
@@ -50,6 +52,8 @@ class Batch:
     rounds: list[MicroBatch]
     upcoming: Mapping[int, list[MicroBatch]] = field(default_factory=dict)
     """The rounds of the next steps, by step, as far as they were asked for."""
+    of_partner: list[MicroBatch] = field(default_factory=list)
+    """In a step that is audited, the rounds of the rank that this rank recomputes."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,14 @@ class Reader:
         """
         with preserve_rng_state():
             return self._batch(samples, replaces_skipped)
+
+    def sample(self, sample: Sample, seeded_as: Sample | None = None) -> Any:
+        """Read one sample in this process, as it is before it is collated, or `SKIPPED`.
+
+        `seeded_as`: the sample whose random seed it gets; None for its own.
+        """
+        with preserve_rng_state(), _counters_kept(self.dataset):
+            return self._read(sample, seeded_as)
 
     def verify(self) -> None:
         """Refuse files that are not as their index says."""
@@ -122,9 +134,10 @@ class Reader:
             raise OnecurveError("data: all samples are skipped: each of them is bad, or dropped by a filter")
         return self._first[0]
 
-    def _read(self, sample: Sample) -> Any:
+    def _read(self, sample: Sample, seeded_as: Sample | None = None) -> Any:
         by_piece = isinstance(self.dataset, Source) and sample.file != WHOLE
-        seed_all(mix(self.seed, sample.epoch, *((sample.file,) if by_piece else ()), sample.offset))
+        seeded = seeded_as or sample
+        seed_all(mix(self.seed, seeded.epoch, *((seeded.file,) if by_piece else ()), seeded.offset))
         try:
             if not isinstance(self.dataset, Source):
                 return self.dataset[sample.offset]
@@ -219,9 +232,13 @@ class TrainingBatches:
         steps: int,
         workers: Workers | int,
         ahead: int = 0,
+        audit: int | None = None,
     ) -> None:
-        """`ahead`: each batch has the rounds of so many next steps, the last one too: a run may be continued."""
-        self._shares = _TrainingShares(order=order, plan=plan, data_rank=data_rank, steps=steps, ahead=ahead)
+        """`ahead`: each batch has the rounds of so many next steps, the last one too: a run may be continued. `audit`:
+        in one of so many steps, another rank's rounds are read too."""
+        self._shares = TrainingShares(
+            order=order, plan=plan, data_rank=data_rank, steps=steps, ahead=ahead, audit=audit
+        )
         self._micro_batches = reader.open(self._shares, workers)
         self._pace = LoaderPace(Workers.of(workers))
         self.on_position: Callable[[int], None] = lambda _: None
@@ -238,8 +255,24 @@ class TrainingBatches:
 
     def assign(self, plan: Plan, data_rank: int) -> None:
         """Read the shares of another plan or rank from now on, from the first step unless `start` is called."""
-        self._shares.plan, self._shares.data_rank = plan, data_rank
+        self._shares.plan, self._shares.data_rank, self._shares.next_rank = plan, data_rank, None
         self.start(0, 0, self._shares.steps)
+
+    @property
+    def partner(self) -> int | None:
+        """The data-parallel rank whose rounds are read too in some steps; None if none is."""
+        return self._shares.partner
+
+    def set_partner(self, data_rank: int) -> None:
+        """Read the rounds of this rank in the steps that are audited, from the first step on."""
+        if self._shares.next_rank != data_rank:
+            self._shares.next_rank = data_rank
+            self._micro_batches.rewind()
+
+    @property
+    def first_step(self) -> int:
+        """The first step that is read."""
+        return self._shares.step + 1
 
     def start(self, step: int, position: int, steps: int) -> None:
         """Continue after `step` steps, with the sample at this position of the order, up to step `steps`."""
@@ -249,6 +282,7 @@ class TrainingBatches:
     def __iter__(self) -> Iterator[Batch]:
         shares, micro_batches = self._shares, iter(self._micro_batches)
         read: dict[int, list[MicroBatch]] = {}
+        of_partner: dict[int, list[MicroBatch]] = {}
         last = time.perf_counter()
         for number, step in enumerate(range(shares.step + 1, shares.steps + 1)):
             self.on_position(shares.position + number * shares.plan.global_batch)
@@ -256,11 +290,13 @@ class TrainingBatches:
             for later in range(max([step - 1, *read]) + 1, step + shares.ahead + 1):
                 read[later] = [next(micro_batches) for _ in range(shares.plan.rounds)]
                 _refuse_skipped(shares.plan, read[later])
+                if shares.reads_partner(later):
+                    of_partner[later] = [next(micro_batches) for _ in range(shares.plan.rounds)]
             now = time.perf_counter()
             self._pace.add(now - begin, now - last)
             self._micro_batches.set_active(self._pace.processes)
             last = now
-            yield Batch(step, read.pop(step), dict(read))
+            yield Batch(step, read.pop(step), dict(read), of_partner.pop(step, []))
 
 
 def _refuse_skipped(plan: Plan, rounds: Sequence[MicroBatch]) -> None:
@@ -269,26 +305,6 @@ def _refuse_skipped(plan: Plan, rounds: Sequence[MicroBatch]) -> None:
             f"plan {plan}: a sample was skipped, but the micro-batches of a pipeline must all have one size; use a "
             "plan without 'pipeline', or data without bad samples and filters"
         )
-
-
-@dataclass
-class _TrainingShares:
-    """The samples of this rank, one group per round, after `step` steps, at `position`, and `ahead` steps too many."""
-
-    order: Order
-    plan: Plan
-    data_rank: int
-    steps: int
-    ahead: int
-    step: int = 0
-    position: int = 0
-
-    def __iter__(self) -> Iterator[Samples]:
-        begin = self.position
-        for _ in range(self.step, self.steps + self.ahead):
-            for round_number in range(self.plan.rounds):
-                yield self.order.share(self.plan, self.data_rank, begin, round_number)
-            begin += self.plan.global_batch
 
 
 def _identity(micro: Any) -> Any:
@@ -324,3 +340,19 @@ def _init_worker(rank_pid: int, _: int) -> None:
     set_process_name("oc-loader")
     torch.set_num_threads(1)
     unpin_cores()
+
+
+@contextmanager
+def _counters_kept(dataset: Any) -> Iterator[None]:
+    """Context manager that restores the numbers and texts in the attributes of a dataset: reading a sample to look at
+    it is none of the training's reads."""
+    before = []
+    while (attributes := getattr(dataset, "__dict__", None)) is not None:
+        numbers = {name: value for name, value in attributes.items() if isinstance(value, int | float | str)}
+        before.append((attributes, numbers))
+        dataset = attributes.get("dataset")  # of which a Subset shows a part
+    try:
+        yield
+    finally:
+        for attributes, numbers in before:
+            attributes.update({name: value for name, value in numbers.items() if attributes.get(name) is not value})

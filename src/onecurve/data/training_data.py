@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -15,6 +16,8 @@ from onecurve.data.stream import StreamSource
 from onecurve.data.warmup_order import WarmUpOrder
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
+from onecurve.describe.seed import mix
+from onecurve.device.rng import seeded
 from onecurve.job.batch import MicroBatch
 from onecurve.job.dataset import Dataset
 from onecurve.job.job import Job
@@ -34,13 +37,15 @@ class TrainingData:
     order: Order
     steps: int
 
-    def batches(self, plan: Plan, data_rank: int, workers: Workers | int, ahead: int = 0) -> TrainingBatches:
+    def batches(
+        self, plan: Plan, data_rank: int, workers: Workers | int, ahead: int = 0, audit: int | None = None
+    ) -> TrainingBatches:
         """The batches of one data-parallel rank, one per step, read by loader processes, as many as it takes or
         `workers`. Each has those of the `ahead` steps after it. A stream is read by one process: another one would read
-        all of its lanes too."""
+        all of its lanes too, and no rounds of other ranks are read for an audit."""
         if self.is_stream:
-            workers = min(1, Workers.of(workers).most)
-        return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers, ahead)
+            workers, audit = min(1, Workers.of(workers).most), None
+        return TrainingBatches(self.reader, self.order, plan, data_rank, self.steps, workers, ahead, audit)
 
     @property
     def note(self) -> str:
@@ -77,7 +82,7 @@ class TrainingData:
 
 def open_data(job: Job) -> TrainingData:
     """Build the job's training dataset and its sample order."""
-    dataset = open_dataset(job.data, "data")
+    dataset = open_dataset(job.data, "data", job.seed)
     order = dataset.order(job.seed) if isinstance(dataset, Source) else Order([len(dataset)], job.seed)
     if isinstance(dataset, Source) and not dataset.has_end:
         _refuse_unsuitable_stream(job, len(dataset.piece_sizes))
@@ -86,11 +91,20 @@ def open_data(job: Job) -> TrainingData:
     return TrainingData(Reader(dataset, job.seed, job.collate), order, job.total_steps(order.size))
 
 
-def open_dataset(build: object, name: str) -> Dataset:
-    """Call the user's function `build`, which must return an object with a length and an index operator."""
+def open_dataset(build: object, name: str, seed: int) -> Dataset:
+    """Call the user's function `build`, which must return an object with a length and an index operator.
+
+    The data of training and of evaluations are built with the same random numbers, those of the job's seed: two random
+    splits of one dataset complement each other.
+    """
     assert callable(build)
+
+    def build_seeded() -> Any:
+        with seeded(mix(seed)):
+            return build()
+
     try:
-        dataset = build()
+        dataset = build_seeded()
     except OnecurveError:
         raise
     except Exception as error:
@@ -106,7 +120,7 @@ def open_dataset(build: object, name: str) -> Dataset:
             "Job(global_batch=…, workers=…, collate=…); samples are always shuffled"
         )
     if isinstance(dataset, IterableDataset) or (hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")):
-        return StreamSource(lambda _: build(), lanes=1, note=_ONE_LANE)  # a new one: this one may keep a state
+        return StreamSource(lambda _: build_seeded(), lanes=1, note=_ONE_LANE)  # a new one: this one may keep a state
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise OnecurveError(
             f"Job: {name}() must return a map-style dataset, with __len__ and __getitem__, or one that can be iterated "

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from onecurve.describe.errors import OnecurveError
 
-CHANGEABLE = ("lr", "schedule", "global_batch", "steps")
+CHANGEABLE = ("lr", "schedule", "global_batch", "steps", "data")
 """Fields of a job that `--change` may name. `steps` stands for `epochs` too."""
 
 

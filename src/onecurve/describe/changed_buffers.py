@@ -1,4 +1,4 @@
-"""Buffers that a model's forward changes in training mode, and the plans that they exclude."""
+"""Buffers and parameters that a model's forward changes in training mode, and the plans that they exclude."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ _NAMES_SHOWN = 3
 
 @dataclass(frozen=True)
 class ChangedBuffers:
-    """Names of the buffers that forward changes, without the running statistics of batch norm."""
+    """Names of the buffers that forward changes, without the running statistics of batch norm; and of parameters."""
 
     data_independent: tuple[str, ...] = ()
     """Changed alike on all ranks, such as the vectors of spectral norm."""
@@ -19,10 +19,22 @@ class ChangedBuffers:
     """Changed by the samples, or by random numbers, of each rank: moving averages of activations, codebooks."""
     not_floating_point: tuple[str, ...] = ()
     """Those of `data_dependent` that are not floating-point, which cannot be averaged."""
+    parameters: tuple[str, ...] = ()
+    """Parameters that forward writes, alike on all ranks: a momentum encoder, weights that are clipped."""
+    data_dependent_parameters: tuple[str, ...] = ()
+    """Parameters that forward writes depending on the samples, such as an embedding with max_norm."""
+    normalized_parameters: tuple[str, ...] = ()
+    """Those of `data_dependent_parameters` of which forward normalizes the rows that it looks up, and nothing else: in
+    several rounds it does the same."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return (*self.data_independent, *self.data_dependent)
+
+    @property
+    def depends_on_rounds(self) -> bool:
+        """True if the result depends on the number of rounds per step."""
+        return bool(self.names or self.parameters or self.data_dependent_parameters)
 
 
 def refusal_of_mesh(changed: ChangedBuffers, mesh: Mesh, averages: bool, syncs_batch_norm: bool) -> str:
@@ -30,6 +42,8 @@ def refusal_of_mesh(changed: ChangedBuffers, mesh: Mesh, averages: bool, syncs_b
 
     `averages`: the job asks for their average. `syncs_batch_norm`: the model has batch norm over all ranks of a round.
     """
+    if reason := _refusal_of_parameters(changed, mesh):
+        return reason
     names = changed.data_dependent
     if mesh.data == 1 or not names:
         return ""
@@ -58,6 +72,60 @@ def refusal_of_mesh(changed: ChangedBuffers, mesh: Mesh, averages: bool, syncs_b
     return ""
 
 
+def _refusal_of_parameters(changed: ChangedBuffers, mesh: Mesh) -> str:
+    written = (*changed.parameters, *changed.data_dependent_parameters)
+    if written and (mesh.shard > 1 or mesh.pipeline > 1):
+        axis = "shard" if mesh.shard > 1 else "pipeline"
+        return (
+            f"forward writes into {parameters_text(written)}, and under '{axis}' it sees copies of parameters, or only "
+            f"some of them; use a plan without '{axis}', such as "
+            + ("one with 'replicate'" if not changed.data_dependent_parameters else "one device")
+        )
+    if changed.data_dependent_parameters and mesh.data > 1:
+        return (
+            f"forward writes into {parameters_text(changed.data_dependent_parameters)} depending on the samples, so "
+            "the data-parallel ranks would hold different weights; use a plan with one data-parallel rank (for an "
+            "embedding with max_norm: normalize the looked-up rows in forward instead)"
+        )
+    return ""
+
+
+def refusal_of_rounds(changed: ChangedBuffers, rounds: int, averages: bool) -> str:
+    """Say why what forward changes does not allow several rounds per step; empty if it does.
+
+    `averages`: the job accepts that buffers take each round's samples by themselves."""
+    if rounds == 1:
+        return ""
+    several = [name for name in changed.data_dependent_parameters if name not in changed.normalized_parameters]
+    if written := (*changed.parameters, *several):
+        return (
+            f"forward writes into {parameters_text(written)} once per round, and a step of {rounds} rounds "
+            "would do it several times; use a plan with one round per step"
+        )
+    if changed.data_dependent and not averages:
+        return (
+            f"forward changes {buffers_text(changed.data_dependent)} depending on the samples of a round, so a step of "
+            f"{rounds} rounds does not compute what the whole batch does; use a plan with one round per step, or "
+            "accept it with Job(buffers='average')"
+        )
+    return ""
+
+
+def refusal_of_whole(reason: str, mesh: Mesh) -> str:
+    """Say why a model whose parameters must stay as its constructor made them does not allow a mesh; empty if it does.
+
+    `reason`: why they must stay; empty if they need not."""
+    axes = [axis for axis in ("shard", "tensor", "pipeline") if getattr(mesh, axis) > 1]
+    if not reason or not axes:
+        return ""
+    return f"{reason}; '{axes[0]}' would take that apart: use a plan with 'replicate', or one device"
+
+
+def parameters_text(names: Sequence[str]) -> str:
+    """Name a few parameters, and how many more there are."""
+    return _text("parameter", names)
+
+
 def refuse_untraced_differences(names: Sequence[str]) -> None:
     """Refuse buffers of which only a real step showed that they differ between data-parallel ranks."""
     if names:
@@ -71,6 +139,10 @@ def refuse_untraced_differences(names: Sequence[str]) -> None:
 
 def buffers_text(names: Sequence[str]) -> str:
     """Name a few buffers, and how many more there are."""
+    return _text("buffer", names)
+
+
+def _text(kind: str, names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN])
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{'buffer' if len(names) == 1 else 'buffers'} {shown}{more}"
+    return f"{kind}{'s' * (len(names) > 1)} {shown}{more}"

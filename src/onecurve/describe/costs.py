@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh
+from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh, refusal_of_whole
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Precision
 from onecurve.describe.profile import Profile
@@ -103,14 +103,18 @@ class JobCosts:
     """How the model's embedding tables are used, as far as they were sampled."""
     has_row_servers: bool = False
     """True if rows of embedding tables may be on servers."""
+    kept_whole: str = ""
+    """Why every rank must hold the parameters as the constructor made them; empty if it need not."""
     refused_axes: Mapping[str, str] = field(default_factory=dict)
     """Axes along which the model cannot be split, each with the reason."""
 
     @property
     def single_round(self) -> bool:
         """True if results depend on the number of rounds per step; every step then has one round."""
-        return self.has_batch_norm or bool(self.changed_buffers.names)
+        return self.has_batch_norm or self.changed_buffers.depends_on_rounds
 
     def refusal_of(self, mesh: Mesh) -> str:
-        """Say why the buffers that forward changes do not allow a mesh; empty if they do."""
-        return refusal_of_mesh(self.changed_buffers, mesh, self.averages_buffers, self.syncs_batch_norm)
+        """Say why the model's parameters and buffers do not allow a mesh; empty if they do."""
+        return refusal_of_whole(self.kept_whole, mesh) or refusal_of_mesh(
+            self.changed_buffers, mesh, self.averages_buffers, self.syncs_batch_norm
+        )

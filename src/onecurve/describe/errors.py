@@ -45,6 +45,19 @@ class CorruptedReplicaError(OnecurveError):
         self.ranks = ranks
 
 
+class FaultyRankError(OnecurveError):
+    """The audit has found that a rank computes wrong gradients."""
+
+    def __init__(self, text: str, ranks: Sequence[int]) -> None:
+        super().__init__(text)
+        self.ranks = ranks
+
+
+def is_refusal(error: BaseException) -> bool:
+    """True if onecurve itself refuses the job or the plan; False if the error reports what other code has raised."""
+    return isinstance(error, OnecurveError) and not isinstance(error, UserCodeError) and error.__cause__ is None
+
+
 def full_text(error: BaseException) -> str:
     """Return the text to show for an error: its message, plus a traceback if code has to be inspected."""
     if isinstance(error, UserCodeError) and error.__cause__ is not None:

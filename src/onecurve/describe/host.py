@@ -18,7 +18,7 @@ class HostRegistration:
     cluster: Cluster | None = None
     """Its devices, as a cluster of one host; None if it is alone, and nobody asks."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Versions of onecurve, torch and Python."""
+    """Versions of onecurve, torch and Python, and the hash seed of its ranks."""
     job: dict[str, str] = field(default_factory=dict)
     """The fingerprint of its job, field by field."""
     snapshot_port: int = 0

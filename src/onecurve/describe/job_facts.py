@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.describe.scalar_form import ScalarForm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,5 +14,7 @@ class JobFacts:
     """The plan of that generation, with what its execution needs to know."""
     loss_note: str | None
     """What could not be tested about the loss, for the user; None if it was not tried."""
+    loss_form: ScalarForm | None
+    """What a scalar of the loss means; None for other losses."""
     leaves_unused: bool | None
     """True if some steps leave a parameter without a gradient; None if it was not tried."""

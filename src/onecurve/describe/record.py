@@ -18,7 +18,7 @@ and records had no time.
 
 FIRST_STEPS = 5
 """Steps at the beginning of a generation that every rank records one by one: they are slower than others."""
-PAUSES = ("evaluation", "checkpoint")
+PAUSES = ("evaluation", "checkpoint", "audit")
 """Causes of a step's seconds that are no part of training it."""
 WAITING = ("replicate", "shard", "tensor", "pipeline", "batch_norm", "tables", "sync")
 """Causes of a step's seconds in which a rank waits for others. What is left is the rank's own work."""
@@ -93,8 +93,8 @@ class StepRecord:
     `replicate`, `shard`, `tensor`, `pipeline`: waiting for communication along an axis, and for the ranks that are late
     to it; a pipeline's bubble is in `pipeline`. `batch_norm`: the same for synchronized statistics. `sync`: waiting for
     all ranks at the end of the step. `tables`: rows of embedding tables. `update`: the optimizer. `evaluation` and
-    `checkpoint`: done since the step before. `other`: anything else. On accelerators most steps are not timed: what is
-    not known is in `step`.
+    `checkpoint`: done since the step before. `audit`: computing a share of the step a second time. `other`: anything
+    else. On accelerators most steps are not timed: what is not known is in `step`.
     """
     memory: int = 0
     """The most bytes of its device that this rank has used so far; on a CPU, of the host's memory."""
@@ -188,7 +188,7 @@ class EventRecord:
     """Anything else worth knowing about a run."""
 
     event: str
-    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `snapshots`, `stopped`, `cache`."""
+    """One of `proved`, `warning`, `resumed`, `changed`, `saved`, `snapshots`, `stopped`, `cache`, `audit`."""
     text: str
     generation: int = 1
     time: float = 0.0

@@ -38,6 +38,8 @@ class RunRequest:
     """Port at which values are served to Prometheus; None: they are not."""
     check: bool = True
     """Prove the plan before training."""
+    audit: int | None = None
+    """One in this many steps is computed a second time; None: as the job says."""
     change: tuple[str, ...] = ()
     """Fields of the job that differ from those of the checkpoint that the run continues from."""
     verbose: bool = False
@@ -74,6 +76,10 @@ class CheckRequest:
     verbose: bool = False
     folder: str = ""
     """Folder of the launcher for what the check finds; empty if the ranks were started by somebody else."""
+    checkpoints: str = ""
+    """Where the checkpoints of a run are."""
+    checkpoint: str = ""
+    """Name of the checkpoint with the weights to begin with; empty: those of the constructor."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,8 @@ class Verdict:
     whose gradient is zero but for rounding: there, rounding decides in which direction Adam moves it."""
     step: int = 0
     """The step of that difference: the first step that differs, if any."""
+    moved: bool = False
+    """True if this is the last step, which begins with moved weights."""
     tensor: str = ""
     """Name of the tensor that differs most."""
     reason: str = ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from onecurve.describe.cluster import Cluster
+from onecurve.device.rng import seed_all
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Device:
         return self.torch_device.type
 
     def seed(self, seed: int) -> None:
-        """Seed torch's random generators of the host and of the device."""
-        torch.default_generator.manual_seed(seed)
+        """Seed the random generators of the host (Python's, NumPy's and torch's) and of the device."""
+        seed_all(seed)
         if self.kind != "cpu":
             torch.get_device_module(self.torch_device).manual_seed(seed)
 

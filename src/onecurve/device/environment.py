@@ -2,7 +2,26 @@
 
 import os
 import re
+import sys
 from dataclasses import dataclass
+
+HASH_SEED = "PYTHONHASHSEED"
+"""The variable that decides how Python hashes texts, and so in which order it iterates over a set of them."""
+_FIXED = "0"
+
+
+def fix_hash_seed() -> None:
+    """Start this program again with a fixed hash seed, unless the user has set one: sets of texts then have the same
+    order at every start and on every host. Call it before anything is imported that takes time."""
+    if not os.environ.get(HASH_SEED):
+        os.environ[HASH_SEED] = _FIXED
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def python_environment() -> dict[str, str]:
+    """The environment for a Python process that runs the user's code: the hash seed is fixed unless the user has set
+    one."""
+    return {**os.environ, HASH_SEED: os.environ.get(HASH_SEED) or _FIXED}
 
 
 def is_rank_of_torchrun() -> bool:

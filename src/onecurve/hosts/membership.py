@@ -8,6 +8,7 @@ from onecurve.coordination.coordination import Coordination
 from onecurve.coordination.entry import Change
 from onecurve.coordination.lease import Lease
 from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.data_marks import SAMPLES, sample_difference
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.host import HostAssignment, HostRange, HostRegistration
 from onecurve.hosts.followed_keys import FollowedKeys
@@ -128,9 +129,12 @@ class Membership:
 def refuse_different(mine: HostRegistration, other: HostRegistration) -> None:
     """Raise OnecurveError, naming both sides, if a host has other versions or another job."""
     for what, ours, theirs in (("", mine.versions, other.versions), ("its job's ", mine.job, other.job)):
-        for name in {**ours, **theirs}:
+        for name in {**ours, **theirs}.keys() - {SAMPLES}:
             if ours.get(name) != theirs.get(name):
                 raise OnecurveError(
                     f"host {other.name} ({other.address}) does not fit: {what}{name} is {theirs.get(name)!r} there and "
                     f"{ours.get(name)!r} on host {mine.name} ({mine.address}); use the same on every host"
                 )
+    sides = f"on host {mine.name} ({mine.address})", f"on host {other.name} ({other.address})"
+    if found := sample_difference(mine.job.get(SAMPLES, ""), other.job.get(SAMPLES, ""), sides):
+        raise OnecurveError(f"host {other.name} ({other.address}) does not fit: {found}")

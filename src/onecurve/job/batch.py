@@ -67,6 +67,17 @@ class MicroBatch:
         inputs, target = (map_tensors(Tensor.pin_memory, values) for values in (self.inputs, self.target))
         return replace(self, inputs=inputs, target=target)
 
+    def infer(self, model: nn.Module) -> Any:
+        """Call the model without gradients, or with them if its forward differentiates by itself (MAML)."""
+        try:
+            with torch.no_grad():
+                return self.forward(model)
+        except UserCodeError as error:
+            if "does not require grad" not in str(error):
+                raise
+        with torch.enable_grad():
+            return pytree.tree_map_only(Tensor, Tensor.detach, self.forward(model))
+
     def forward(self, model: nn.Module) -> Any:
         """Call the model. A tuple or list becomes positional arguments, a dict becomes keyword arguments."""
         try:

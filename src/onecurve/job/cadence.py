@@ -25,6 +25,12 @@ def is_reached(every: Every | None, before: TrainingPoint, now: TrainingPoint) -
     return now.steps // every > before.steps // every
 
 
+def is_audited(step: int, first_step: int, every: int) -> bool:
+    """True if a step is computed a second time: one of `every`, and the first one of a process, which shows early what
+    cannot be audited."""
+    return step % every == 0 or step == first_step
+
+
 def check_positive_integer(owner: str, name: str, value: int) -> None:
     """Refuse what is not an integer of at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
-from onecurve.job.batch import MicroBatch, Objective
+from onecurve.job.batch import MicroBatch
 from onecurve.job.job import AnyMetric
 from onecurve.job.metric import Metric
-from onecurve.job.objective import weigh
+from onecurve.job.objective import LossObjective, weigh
+from onecurve.job.scalar_form import REFUSED
 from onecurve.job.weighted import add_weighted
 
 
@@ -32,14 +33,19 @@ class EvaluationMetric:
         return self.finish is _mean
 
 
-def evaluation_metrics_of(objective: Objective, metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:
+def evaluation_metrics_of(objective: LossObjective, metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:
     """The loss, followed by the job's metrics."""
 
     def loss(output: Any, micro: MicroBatch) -> Tensor:
         weighted = objective(output, micro)
         return _sum_and_count(weighted.sum, weighted.count)
 
-    return [EvaluationMetric("loss", loss, _mean), *metrics_of(metrics)]
+    def mean(sum_and_count: Tensor) -> float:
+        if sum_and_count[1].item() == REFUSED:
+            raise OnecurveError(objective.refusal)
+        return _mean(sum_and_count)
+
+    return [EvaluationMetric("loss", loss, mean), *metrics_of(metrics)]
 
 
 def metrics_of(metrics: Mapping[str, AnyMetric]) -> list[EvaluationMetric]:

@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.scalar_form import ScalarForm
+from onecurve.device.rng import seeded
 from onecurve.job.batch import MicroBatch
 from onecurve.job.hugging_face_labels import field_of
 from onecurve.job.hugging_face_loss import (
@@ -21,11 +23,18 @@ from onecurve.job.hugging_face_loss import (
 from onecurve.job.job import Loss
 from onecurve.job.loss import TAKES_INPUTS, hugging_face, hugging_face_local_auxiliary
 from onecurve.job.loss_value import Form, LossValue, difference, evaluate, join
+from onecurve.job.objective import loss_name as _name
+from onecurve.job.objective import uneven_text
+from onecurve.job.rare_targets import refuse_rare_targets
+from onecurve.job.scalar_form import is_uneven
 
 TRIAL_SAMPLES = 12
 """Number of samples on which a loss is tested, at most."""
 _SCALAR_TRIALS = 3
 """A scalar shows less than values per sample: two losses that are nearly equal can hide a wrong weighting."""
+_OTHER_DRAWS = (1000, 1001, 1002)
+"""Seeds of forwards that are repeated, to see whether the output depends on random numbers. A trial's seed is its
+number."""
 _NOISE_FACTOR = 10.0
 _MAX_LOW_PRECISION_EPS = 4.0
 """In 16 bits the tolerance is ten times the measured rounding, and at most four times the dtype's eps."""
@@ -42,7 +51,7 @@ class LossTrial:
     """A model in evaluation mode on which a loss is tested. All ranks of the model make the same calls."""
 
     infer: Callable[[MicroBatch], Any]
-    """Returns the model's output."""
+    """Returns the model's output. The trials call `output`."""
     read: Callable[[int, int, int], MicroBatch]
     """`read(begin, end, copies)` reads and collates the samples at these positions, `copies` times in a row."""
     low_precision: torch.dtype | None = None
@@ -51,6 +60,20 @@ class LossTrial:
     """False on a rank whose outputs are placeholders, because it does not hold the end of the model."""
     on_any_rank: Callable[[bool], bool] = lambda found: found
     """Returns True if any rank of the model passes True."""
+    on_form: Callable[[ScalarForm], None] = lambda _: None
+    """Called with what a scalar of the loss means."""
+
+    def output(self, micro: MicroBatch, draw: int = 0) -> Any:
+        """Return the model's output for a micro-batch. Its forward draws from generators that begin with this seed.
+
+        A number that forward draws once per call (layer drop) is the same for a batch and for its parts.
+        """
+        with seeded(draw):
+            return self.infer(micro)
+
+    def repeated(self, micro: MicroBatch) -> list[Any]:
+        """Return outputs for a micro-batch with other random numbers than in its trial."""
+        return [self.output(micro, draw) for draw in _OTHER_DRAWS]
 
     def refuse_unsplittable(self, loss: Loss, first: MicroBatch, output: Any) -> str:
         """Raise OnecurveError if the loss of some samples is not determined by the losses of its parts.
@@ -66,12 +89,25 @@ class LossTrial:
         full = _evaluate_first(loss, output, first)
         notes = [refuse_other_labels(output, first)] if loss is hugging_face and self.judges else []
         tolerance = self._tolerance(loss, full, first.samples)
+        forms: list[ScalarForm] = []
         for trial in range(_SCALAR_TRIALS if full.form == "scalar" else 1):
             if first.samples > 1:
                 micros = self.whole_and_parts(first, trial)
-                outputs = [output if trial == 0 else self.infer(micros[0]), *map(self.infer, micros[1:])]
-                notes.append(self._compare(loss, micros, outputs, full.form, tolerance))
+                outputs = [output if micro is first else self.output(micro, trial) for micro in micros]
+                notes.append(self._compare(loss, micros, outputs, full.form, tolerance, forms))
+        if full.form == "scalar" and first.samples > 1:
+            self.on_form(self._agreed_form(forms, full))
+            if forms and self.judges and not forms[0].counted:
+                refuse_rare_targets(loss, output, first, forms[0])
         return " ".join(filter(None, notes))
+
+    def _agreed_form(self, forms: list[ScalarForm], full: LossValue) -> ScalarForm:
+        """Return what a scalar means, by the ranks that judge: a rank with placeholders may hold the end of the model
+        in the next plan. The counts are functions of the targets, which all ranks have."""
+        found = forms[0] if forms and self.judges else None
+        counted = self.on_any_rank(found is not None and found.counted)
+        unknown = self.on_any_rank(found is not None and not found.counted and found.per_sample is None)
+        return ScalarForm(counted, None if counted or unknown else full.per_sample)
 
     def whole_and_parts(self, first: MicroBatch, trial: int) -> list[MicroBatch]:
         """Return the micro-batch of a trial and two unequal parts of it, each collated from its own samples."""
@@ -80,20 +116,36 @@ class LossTrial:
         whole = first if trial == 0 else self.read(begin, end, 1)
         return [whole, self.read(begin, middle, 1), self.read(middle, end, 1)]
 
-    def _compare(self, loss: Loss, micros: list[MicroBatch], outputs: list[Any], form: Form, tolerance: float) -> str:
-        """Compare the loss of the first micro-batch with those of its parts. Returns what could not be tested."""
+    def _compare(
+        self,
+        loss: Loss,
+        micros: list[MicroBatch],
+        outputs: list[Any],
+        form: Form,
+        tolerance: float,
+        forms: list[ScalarForm],
+    ) -> str:
+        """Compare the loss of the first micro-batch with those of its parts. Returns what could not be tested.
+
+        `forms`: what a scalar of the loss can mean by the trials so far, the better first; empty before the first one.
+        """
         if loss is hugging_face_local_auxiliary and field_of(outputs[0], "aux_loss") is not None:
             if self.judges:
                 refuse_other_auxiliary(outputs, micros)
             return _LOCAL_AUXILIARY
         whole, *parts = [evaluate(loss, output, micro, form) for output, micro in zip(outputs, micros, strict=True)]
-        differs = self.judges and not difference(whole, join(parts)) <= tolerance
+        if form == "scalar":
+            possible = _possible_forms(whole, parts, tolerance)
+            forms[:] = [each for each in possible if not forms or each in forms]
+            differs = self.judges and not forms
+        else:
+            differs = self.judges and not difference(whole, join(parts)) <= tolerance
         if not self.on_any_rank(differs):
             return ""
-        repeated = evaluate(loss, self.infer(micros[0]), micros[0], form)
+        repeated = self.repeated(micros[0])
         if not differs:
             return ""
-        if difference(whole, repeated) > tolerance:
+        if any(difference(whole, evaluate(loss, output, micros[0], form)) > tolerance for output in repeated):
             return _random(loss, form)
         raise OnecurveError(_Refusal(loss, outputs[0], micros, whole, parts).text())
 
@@ -106,11 +158,26 @@ class LossTrial:
         if self.low_precision is None:
             return full.tolerance
         twice = self.read(0, size, 2)
-        doubled = evaluate(loss, self.infer(twice), twice, full.form)
+        doubled = evaluate(loss, self.output(twice), twice, full.form)
         terms = doubled.terms[:size] if full.form == "per sample" else doubled.terms / 2
-        noise = difference(full, LossValue(full.form, terms, full.count, full.tolerance))
+        noise = difference(full, LossValue(form=full.form, terms=terms, count=full.count, tolerance=full.tolerance))
         limit = _MAX_LOW_PRECISION_EPS * torch.finfo(self.low_precision).eps
         return max(full.tolerance, min(_NOISE_FACTOR * noise, limit))
+
+
+def _possible_forms(whole: LossValue, parts: list[LossValue], tolerance: float) -> list[ScalarForm]:
+    """Return what a scalar can mean: that by which the parts together have the value of the whole."""
+    forms = []
+    counted = [part.counted for part in parts if part.counted is not None]
+    of_whole = whole.counted
+    if of_whole is not None and len(counted) == len(parts) and difference(of_whole, join(counted)) <= tolerance:
+        forms.append(ScalarForm(counted=True))
+    if difference(whole, join(parts)) <= tolerance:
+        if any(len(part.functions) != len(whole.functions) for part in parts):  # it calls them for each sample
+            forms.append(ScalarForm())
+        elif not any(is_uneven(part.per_sample, whole.per_sample) for part in parts):
+            forms.append(ScalarForm(per_sample=whole.per_sample))
+    return forms
 
 
 def _evaluate_first(loss: Loss, output: Any, first: MicroBatch) -> LossValue:
@@ -152,6 +219,8 @@ class _Refusal:
     parts: list[LossValue]
 
     def text(self) -> str:
+        if self.whole.form == "scalar" and self._is_uneven():
+            return uneven_text(self.loss, self.whole.functions)
         facts, fix = {"scalar": self._scalar, "per sample": self._per_sample, "weighted": self._weighted}[
             self.whole.form
         ]()
@@ -159,6 +228,14 @@ class _Refusal:
         if any(self.loss is known for known in TAKES_INPUTS):
             fix = ""  # it is not the user who can change what such a loss returns
         return " ".join(filter(None, [f"{_name(self.loss)}: {facts}", fix, self._padding(), of_model]))
+
+    def _is_uneven(self) -> bool:
+        """True if the scalar is made of a mean whose count is not the same for every sample."""
+        is_one_mean = self.whole.counted is not None
+        return not is_one_mean and any(
+            len(part.per_sample) == len(self.whole.per_sample) and is_uneven(part.per_sample, self.whole.per_sample)
+            for part in self.parts
+        )
 
     def _scalar(self) -> tuple[str, str]:
         size, first, second = (micro.samples for micro in self.micros)
@@ -264,7 +341,3 @@ def shapes_of(micro: MicroBatch) -> tuple[tuple[int, ...], ...]:
     """The shapes of the tensors of a micro-batch, without the dimension of its samples."""
     leaves = pytree.tree_leaves((micro.inputs, micro.target))
     return tuple(tuple(leaf.shape[1:]) for leaf in leaves if isinstance(leaf, Tensor))
-
-
-def _name(loss: Loss) -> str:
-    return f"loss {getattr(loss, '__qualname__', type(loss).__qualname__)!r}"

@@ -1,16 +1,20 @@
 """The value of a loss for one micro-batch, in float64, in a form that can be compared with the values of its parts."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from onecurve.describe.scalar_form import ScalarForm
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Loss
+from onecurve.job.mean_calls import MeanCalls
 from onecurve.job.objective import call_loss, weigh
+from onecurve.job.scalar_form import weigh_scalar
 from onecurve.job.weighted import Weighted
 
 Form = Literal["scalar", "per sample", "weighted"]
@@ -34,6 +38,12 @@ class LossValue:
     count: float
     tolerance: float
     """Relative difference that rounding explains."""
+    counted: "LossValue | None" = None
+    """A scalar that is the mean of a loss function of torch, as the sum and the count of that mean."""
+    functions: tuple[str, ...] = ()
+    """Loss functions of torch that a scalar loss has called with a mean."""
+    per_sample: tuple[float, ...] = ()
+    """What each of them divided by, divided by the number of samples."""
 
     @property
     def mean(self) -> float:
@@ -42,7 +52,7 @@ class LossValue:
 
 def evaluate(loss: Loss, output: Any, micro: MicroBatch, form: Form | None = None) -> LossValue:
     """Call the loss, on float64 tensors if it accepts them. `form` is that of a larger micro-batch, if it is known."""
-    value = _call_in_float64(loss, output, micro)
+    value, calls = _call_in_float64(loss, output, micro)
     weighted = weigh(value, micro.samples)
     if isinstance(value, Weighted):
         actual: Form = "weighted"
@@ -50,13 +60,25 @@ def evaluate(loss: Loss, output: Any, micro: MicroBatch, form: Form | None = Non
         actual = "per sample"
     else:
         actual = "scalar"
+    tolerance = _tolerance(output, value) * (_PER_SAMPLE_FACTOR if actual == "per sample" else 1.0)
     terms = value if actual == "per sample" else weighted.sum
-    return LossValue(
-        actual,
-        torch.as_tensor(terms).detach().to("cpu", torch.float64).reshape(-1),
-        float(weighted.count),
-        _tolerance(output, value) * (_PER_SAMPLE_FACTOR if actual == "per sample" else 1.0),
+    found = LossValue(form=actual, terms=_on_host(terms), count=float(weighted.count), tolerance=tolerance)
+    if actual != "scalar":
+        return found
+    counted = None
+    if calls.count_of(value) is not None:
+        by_count = weigh_scalar(value, calls, micro.samples, ScalarForm(counted=True))
+        counted = LossValue(form=actual, terms=_on_host(by_count.sum), count=float(by_count.count), tolerance=tolerance)
+    return replace(
+        found,
+        counted=counted,
+        functions=tuple(call.name for call in calls.calls),
+        per_sample=tuple(math.nan if c.count is None else float(c.count) / micro.samples for c in calls.calls),
     )
+
+
+def _on_host(terms: Any) -> Tensor:
+    return torch.as_tensor(terms).detach().to("cpu", torch.float64).reshape(-1)
 
 
 def join(parts: Sequence[LossValue]) -> LossValue:
@@ -64,7 +86,12 @@ def join(parts: Sequence[LossValue]) -> LossValue:
     terms = [part.terms for part in parts]
     form = parts[0].form
     joined = torch.cat(terms) if form == "per sample" else torch.stack(terms).sum(0)
-    return LossValue(form, joined, sum(part.count for part in parts), max(part.tolerance for part in parts))
+    return LossValue(
+        form=form,
+        terms=joined,
+        count=sum(part.count for part in parts),
+        tolerance=max(part.tolerance for part in parts),
+    )
 
 
 def difference(one: LossValue, other: LossValue) -> float:
@@ -79,15 +106,17 @@ def difference(one: LossValue, other: LossValue) -> float:
     return max(of_terms, of_counts)
 
 
-def _call_in_float64(loss: Loss, output: Any, micro: MicroBatch) -> Any:
+def _call_in_float64(loss: Loss, output: Any, micro: MicroBatch) -> tuple[Any, MeanCalls]:
     leaves = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
     if sum(8 * leaf.numel() for leaf in leaves) <= _MAX_FLOAT64_BYTES:
         try:
             target = pytree.tree_map(_to_float64, micro.target)
-            return call_loss(loss, pytree.tree_map(_to_float64, output), target, micro.inputs)
+            with MeanCalls() as calls:
+                return call_loss(loss, pytree.tree_map(_to_float64, output), target, micro.inputs), calls
         except Exception:  # user code: the loss may contain float32 tensors: class weights, or a teacher model
             pass
-    return call_loss(loss, output, micro.target, micro.inputs)
+    with MeanCalls() as calls:
+        return call_loss(loss, output, micro.target, micro.inputs), calls
 
 
 def _to_float64(leaf: Any) -> Any:

@@ -43,7 +43,7 @@ def refuse_unsplittable_metrics(
         padded = len({shapes_of(micro) for micro in micros}) > 1
         if not (goes_on or padded):
             continue
-        outputs = [output if number == 0 else trial.infer(micros[0]), *map(trial.infer, micros[1:])]
+        outputs = [output if micro is first else trial.output(micro, number) for micro in micros]
         judged = metrics if trial.judges else ()
         found = [metric for metric in judged if _differs(*_whole_and_parts(metric, outputs, micros))]
         counting_padding = [metric for metric in found if padded and _counts_differ(metric, outputs, micros)]
@@ -54,13 +54,13 @@ def refuse_unsplittable_metrics(
             break
     if not goes_on:
         return ""
-    repeated = trial.infer(micros[0])
+    repeated = trial.repeated(micros[0])
     if not trial.judges:
         return ""
     random = [
         metric
         for metric in suspects
-        if _differs(_sums(metric, outputs[0], micros[0]), _sums(metric, repeated, micros[0]))
+        if any(_differs(_sums(metric, outputs[0], micros[0]), _sums(metric, other, micros[0])) for other in repeated)
     ]
     if not random:
         raise OnecurveError(_refusal(suspects[0], outputs, micros))

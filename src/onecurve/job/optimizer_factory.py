@@ -1,19 +1,27 @@
 """Calls a job's optimizer factory, and refuses an optimizer that would train something else."""
 
+import inspect
 from collections.abc import Sequence
+from typing import NoReturn
 
 import torch
 from torch import nn
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.seed import mix
+from onecurve.device.rng import seeded
 from onecurve.job.optimizer import NamedParameters, Optimizer, OptimizerFactory
 
 
 def build_optimizer(factory: OptimizerFactory, named_parameters: NamedParameters) -> torch.optim.Optimizer:
-    """Call a job's factory. It must return an optimizer of exactly the parameters that it is given."""
+    """Call a job's factory. It must return an optimizer of exactly the parameters that it is given.
+
+    What it draws does not depend on the job's seed: only on the order of its own draws.
+    """
     named = list(named_parameters)
     try:
-        optimizer = factory(named)
+        with seeded(mix(0)):
+            optimizer = factory(named)
     except OnecurveError:
         raise
     except Exception as error:
@@ -29,7 +37,18 @@ def build_optimizer(factory: OptimizerFactory, named_parameters: NamedParameters
             "torch.optim.Optimizer"
         )
     _refuse_other_parameters(optimizer, named)
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        refuse_closure(optimizer)
     return optimizer
+
+
+def refuse_closure(optimizer: torch.optim.Optimizer) -> NoReturn:
+    """Refuse an optimizer that needs a closure: onecurve calls `step()` without one."""
+    raise OnecurveError(
+        f"Job: the optimizer {type(optimizer).__name__} evaluates the loss several times in a step (its step() needs a "
+        "closure), which a step that is split over ranks and rounds does not offer; use another optimizer"
+    ) from None
 
 
 def _refuse_other_parameters(optimizer: torch.optim.Optimizer, named: Sequence[tuple[str, nn.Parameter]]) -> None:

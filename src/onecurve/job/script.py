@@ -14,9 +14,13 @@ from typing import Any, get_type_hints
 
 from onecurve.describe.convert import from_plain, nearest
 from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.seed import mix
+from onecurve.device.rng import seeded
 from onecurve.job.job import Job
 from onecurve.job.script_path import importing, refuse_missing
 
+SCRIPT_SEED, _JOB_SEED = mix(0, 1), mix(0, 2)
+"""Seed the import of a script, and its `job()`: the job's own seed is not known before."""
 _preloaded: dict[Path, ModuleType] = {}
 
 _log = logging.getLogger(__name__)
@@ -31,7 +35,8 @@ def load_job(path: Path, arguments: Sequence[str] = ()) -> Job:
     function = _job_function(_preloaded.get(path) or _import(path), path)
     kwargs = read_arguments(function, arguments, str(path))
     try:
-        job = function(**kwargs)
+        with seeded(_JOB_SEED):
+            job = function(**kwargs)
     except OnecurveError:
         raise
     except Exception as error:
@@ -126,7 +131,8 @@ def _import(path: Path) -> ModuleType:
     _imported[path.stem] = module
     importing.append(path)
     try:
-        loader.exec_module(module)
+        with seeded(SCRIPT_SEED):
+            loader.exec_module(module)
     except OnecurveError:
         raise
     except Exception as error:

@@ -26,7 +26,7 @@ class RisingRate:
 
 def trial_job(job: Job, trial: Trial) -> Job:
     """The job with the change of a trial. It saves and evaluates only if the trial is about that, writes into the
-    trial's folder alone, and tells no tracker."""
+    trial's folder alone, audits nothing, and tells no tracker."""
     if job.row_servers is not None:
         raise OnecurveError("a job with row servers cannot be tried: the trial would change their rows")
     return replace(
@@ -39,6 +39,7 @@ def trial_job(job: Job, trial: Trial) -> Job:
         schedule=RisingRate(trial.lr_factor) if trial.lr_factor else job.schedule,
         batch_norm="local" if trial.job.get("batch_norm") == "local" else job.batch_norm,
         trackers=(),
+        audit=None,
     )
 
 

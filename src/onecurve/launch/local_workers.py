@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.environment import python_environment
 from onecurve.launch.process import status_text
 
 LOST_RUN_STATUS = 75
@@ -53,7 +54,8 @@ class LocalWorkers:
                 worker.process.wait()
 
     def _start(self, number: int) -> _LocalWorker:
-        process = subprocess.Popen([sys.executable, "-m", self._module], stdin=subprocess.PIPE)
+        command = [sys.executable, "-m", self._module]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, env=python_environment())
         assert process.stdin is not None
         process.stdin.write(self._order(number).encode() + b"\n")
         process.stdin.close()

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from onecurve.describe.errors import OnecurveError
+from onecurve.device.environment import python_environment
 from onecurve.device.scratch import new_scratch, remove_scratch
 from onecurve.launch.event_loop import readable
 from onecurve.launch.message_socket import Message, MessageSocket
@@ -124,7 +125,7 @@ class TemplateProcess:
         return process, control
 
     def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
+        environment = python_environment()
         if self._warmth != "none":  # OpenBLAS, which NumPy loads, starts its threads when it is imported
             environment["OPENBLAS_NUM_THREADS"] = "1"
         if not any(name in environment for name in _ALLOCATOR_VARIABLES):

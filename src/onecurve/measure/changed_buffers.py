@@ -1,4 +1,4 @@
-"""Finds the buffers that a forward changes, and whether the change depends on the samples or on random numbers.
+"""Finds what a forward changes, buffers and parameters, and whether that depends on the samples or on random numbers.
 
 Every storage is marked that was computed from the inputs or from a random number; an operation passes the mark of its
 arguments on to its results and to the tensors it writes into. Once the model has read a marked value (`item()`, a
@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from onecurve.describe.changed_buffers import ChangedBuffers
+from onecurve.model.python_state import python_state_kept
 
 _aten = torch.ops.aten
 _READS_A_VALUE = (_aten._local_scalar_dense.default, _aten.equal.default)
@@ -23,16 +24,18 @@ _STATISTICS_OF_BATCH_NORM = {_aten.native_batch_norm.default: (3, 4), _aten.cudn
 
 
 def find_changed_buffers(model: nn.Module, inputs: Any, forward: Callable[[], object]) -> ChangedBuffers:
-    """Return the buffers that `forward`, a call of `model` on `inputs`, changes in training mode.
+    """Return the buffers and parameters that `forward`, a call of `model` on `inputs`, changes in training mode.
 
     Modes that answer for the operations (fake tensors) must be entered before. The model is left changed.
     """
     before = _buffers(model)
+    parameters = dict(model.named_parameters())
+    storages = {name: _storage_of(parameter) for name, parameter in parameters.items()}
     modes = [(module, module.training) for module in model.modules()]
     tracer = _WriteTracer(inputs)
     model.train()
     try:
-        with tracer:
+        with python_state_kept(model), tracer:
             forward()
     finally:
         for module, training in modes:
@@ -43,16 +46,21 @@ def find_changed_buffers(model: nn.Module, inputs: Any, forward: Callable[[], ob
         if name in before and (buffer is not before[name] or tracer.is_written(buffer))
     }
     dependent = {name: buffer for name, buffer in changed.items() if tracer.is_marked(buffer)}
+    now = dict(model.named_parameters())
+    written = {
+        name: now.get(name, parameter)
+        for name, parameter in parameters.items()
+        if tracer.is_written(parameter) or _storage_of(now.get(name, parameter)) != storages[name]
+    }
+    by_samples = tuple(name for name, parameter in written.items() if tracer.is_marked(parameter))
     return ChangedBuffers(
+        normalized_parameters=tuple(name for name in by_samples if tracer.is_only_normalized(written[name])),
+        parameters=tuple(name for name in written if name not in by_samples),
+        data_dependent_parameters=by_samples,
         data_independent=tuple(name for name in changed if name not in dependent),
         data_dependent=tuple(dependent),
         not_floating_point=tuple(name for name, buffer in dependent.items() if not buffer.is_floating_point()),
     )
-
-
-def has_unknown_buffers(model: nn.Module) -> bool:
-    """True if the model has buffers of which it is not known whether forward changes them: any besides batch norm's."""
-    return bool(_buffers(model))
 
 
 def _buffers(model: nn.Module) -> dict[str, Tensor]:
@@ -70,13 +78,17 @@ class _WriteTracer(TorchDispatchMode):
     def __init__(self, inputs: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._marked: set[int] = set()
-        self._written: set[int] = set()
+        self._written: dict[int, set[Any]] = {}  # storage → the operations that write into it
         self._alive: dict[int, object] = {}  # keeps storages alive, so that no address is used twice
         self._has_read_marked = False
         self._mark(_tensors(inputs))
 
     def is_written(self, tensor: Tensor) -> bool:
         return self._key(tensor) in self._written
+
+    def is_only_normalized(self, tensor: Tensor) -> bool:
+        key = self._key(tensor)
+        return key is not None and self._written.get(key) == {_aten.embedding_renorm_.default}
 
     def is_marked(self, tensor: Tensor) -> bool:
         return self._key(tensor) in self._marked
@@ -90,7 +102,9 @@ class _WriteTracer(TorchDispatchMode):
         if is_marked and operation in _READS_A_VALUE:
             self._has_read_marked = True
         written = _tensors(_written_arguments(operation, arguments, kwargs))
-        self._written.update(key for key in map(self._key, written) if key is not None)
+        for key in map(self._key, written):
+            if key is not None:
+                self._written.setdefault(key, set()).add(operation)
         if is_marked or self._has_read_marked or torch.Tag.nondeterministic_seeded in operation.tags:
             self._mark([*_tensors(result), *written])
         return result
@@ -106,6 +120,10 @@ class _WriteTracer(TorchDispatchMode):
         key: int = storage._cdata
         self._alive[key] = storage
         return key
+
+
+def _storage_of(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # assigned to `.data`, a parameter has another one
 
 
 def _written_arguments(operation: Any, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

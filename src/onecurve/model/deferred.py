@@ -21,6 +21,7 @@ from onecurve.model.compiled import COMPILE_REMOVED, is_compiled
 from onecurve.model.data_dependent import DataDependentFallback
 from onecurve.model.fake_mode import copy_user_attributes
 from onecurve.model.fake_operations import register_fake_operations
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import InitRecorder, build_real, record
 
 _log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class TraceableModule:
 
     def forward(self, micro: MicroBatch) -> object:
         """Run the module on fake copies of the inputs."""
-        with self.mode, DataDependentFallback():
+        with python_state_kept(self.module), self.mode, DataDependentFallback():
             return self.fake_batch(micro).forward(self.module)
 
     def fake_batch(self, micro: MicroBatch) -> MicroBatch:

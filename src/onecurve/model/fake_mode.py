@@ -11,6 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -24,8 +25,6 @@ from onecurve.describe.errors import OnecurveError
 from onecurve.model.running_module import module_text, running_modules
 
 _DISPATCH_OF_A_TENSOR = inspect.unwrap(FakeTensor.__torch_dispatch__.__func__).__code__  # type: ignore[attr-defined]
-_FAKE_TENSOR_ATTRIBUTES = {"fake_device", "fake_mode", "constant", "pytype", "dispatch_keys", "real_tensor"}
-_FAKE_TENSOR_ATTRIBUTES |= {"nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo"}
 
 
 _real_runs = 0
@@ -86,9 +85,25 @@ def _leak_message(frame: FrameType) -> str:
 
 def copy_user_attributes(source: Tensor, target: Tensor) -> None:
     """Copy the attributes that the user set on a tensor, and not those of a FakeTensor's own."""
-    for name, value in source.__dict__.items():
-        if not name.startswith("_") and name not in _FAKE_TENSOR_ATTRIBUTES:
-            target.__dict__[name] = value
+    target.__dict__.update(user_attributes(source))
+
+
+def user_attributes(tensor: Tensor) -> dict[str, Any]:
+    """The attributes that the user set on a tensor."""
+    return {name: value for name, value in tensor.__dict__.items() if name not in _own_attributes()}
+
+
+def user_attributes_of(model: nn.Module) -> dict[str, dict[str, Any]]:
+    """The attributes that the user set on parameters, by every name of the parameter."""
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: found for name, parameter in named if (found := user_attributes(parameter))}
+
+
+@cache
+def _own_attributes() -> frozenset[str]:
+    """Names of the attributes that torch itself sets on a fake parameter."""
+    with torch.utils._python_dispatch._disable_current_modes(), FakeTensorMode():
+        return frozenset(nn.Parameter(torch.empty(0)).__dict__)
 
 
 def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
@@ -104,11 +119,12 @@ def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
         copied: Tensor = self.clone()
         if isinstance(self, nn.Parameter):
             copied = nn.Parameter(copied, requires_grad=self.requires_grad)
-        else:
-            copied.requires_grad_(self.requires_grad)
+            memo[id(self)] = copied
+            return copied  # without its attributes, as torch copies a parameter
+        copied.requires_grad_(self.requires_grad)
         memo[id(self)] = copied
         copied.grad = copy.deepcopy(self.grad, memo)
-    copy_user_attributes(self, copied)
+    copied.__dict__.update(copy.deepcopy(user_attributes(self), memo))
     return copied
 
 

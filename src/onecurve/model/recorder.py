@@ -19,16 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.seed import mix
 from onecurve.device.rng import preserve_rng_state, seed_all
+from onecurve.model.batch_norm import without_sync_batch_norm
 from onecurve.model.compiled import without_compile
 from onecurve.model.fake_mode import GuardedFakeMode
 from onecurve.model.host_device import HostDevice
-from onecurve.model.recording_context import inline_threads, swappable_parameters
+from onecurve.model.recording_context import inline_threads, refused_parameter_classes, swappable_parameters
 from onecurve.model.weight_files import recorded_weight_files
 
 _READS_A_VALUE = torch.ops.aten._local_scalar_dense.default
@@ -81,9 +83,19 @@ class InitRecorder:
         """Return the real tensor that the constructor would have created, in host memory."""
         if not isinstance(tensor, FakeTensor):
             return tensor.detach().clone()
+        return _tensor_at(self._storages_of(tensor), _view(tensor)).clone()
+
+    def memory(self, tensor: Tensor) -> Tensor:
+        """Return all memory that the tensor shares with its views, as a real tensor of one dimension."""
+        if not isinstance(tensor, FakeTensor):
+            return memory_of(tensor).clone()
+        storage = self._storages_of(tensor)[_storage(tensor)]
+        return torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage).clone()
+
+    def _storages_of(self, tensor: Tensor) -> dict[int, torch.UntypedStorage]:
+        """The real storages that are needed for the tensor's, and this one."""
         with preserve_rng_state(), torch.no_grad():
-            storages = self._replay(self._dependencies(_storage(tensor), len(self._operations)))
-        return _tensor_at(storages, _view(tensor)).clone()
+            return self._replay(self._dependencies(_storage(tensor), len(self._operations)))
 
     def knows(self, tensor: Tensor) -> bool:
         """True if `value` can return the tensor."""
@@ -243,8 +255,14 @@ def _call(build: Callable[[], nn.Module]) -> nn.Module:
     module = build()
     if not isinstance(module, nn.Module):
         raise OnecurveError(f"Job: model() returned {type(module).__name__}; it must return a torch.nn.Module")
-    module = without_compile(module)
+    module = without_sync_batch_norm(without_compile(module))
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise OnecurveError(
+                f"Job: model() left {name!r} without a shape, as lazy modules do until their first forward; use the "
+                "module with its sizes (nn.Linear(in_features, out_features) instead of nn.LazyLinear(out_features)), "
+                "or run the model once on a sample in the function that builds it"
+            )
         if tensor.is_meta:
             raise OnecurveError(
                 f"Job: model() left {name!r} on the meta device, so it has no value; initialize it, or build the model "
@@ -270,6 +288,7 @@ def _recording(recorder: InitRecorder) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(inline_threads())
         stack.enter_context(swappable_parameters())
+        stack.enter_context(refused_parameter_classes())
         stack.enter_context(recorded_weight_files(recorder.constant))
         stack.enter_context(recorder.mode)
         stack.enter_context(_RecordingMode(recorder))
@@ -281,6 +300,11 @@ def _recording(recorder: InitRecorder) -> Iterator[None]:
 def _without_modes() -> Iterator[None]:
     with torch.utils._python_dispatch._disable_current_modes():
         yield
+
+
+def memory_of(tensor: Tensor) -> Tensor:
+    """The memory that a real tensor shares with its views, as a tensor of one dimension."""
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _storage(tensor: Tensor) -> int:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from onecurve.device.gradient_hooks import copy_gradient_hooks
 from onecurve.model.fake_mode import copy_user_attributes
 
 
@@ -52,6 +53,7 @@ def swappable_parameters() -> Iterator[None]:
             swap(first, second)  # type: ignore[no-untyped-call]
             return
         copy_user_attributes(first, second)  # they stay with the parameter, as they do in a real conversion
+        copy_gradient_hooks(first, second)
         first.__dict__, second.__dict__ = second.__dict__, first.__dict__
         torch._C._swap_tensor_impl(first, second)
 
@@ -60,3 +62,23 @@ def swappable_parameters() -> Iterator[None]:
         yield
     finally:
         torch.utils.swap_tensors = swap
+
+
+@contextmanager
+def refused_parameter_classes() -> Iterator[None]:
+    """Refuse to make fake parameters of a class of the user's, derived from nn.Parameter.
+
+    torch would return a fake tensor that is no instance of that class. The constructor is then run with real tensors.
+    """
+    make = nn.Parameter.__new__
+
+    def make_plain(cls: type[nn.Parameter], data: Any = None, *arguments: Any, **options: Any) -> Any:
+        if cls is not nn.Parameter:
+            raise TypeError(f"{cls.__name__} is a subclass of nn.Parameter, which has no fake form")
+        return make(cls, data, *arguments, **options)
+
+    nn.Parameter.__new__ = make_plain  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        nn.Parameter.__new__ = make  # type: ignore[method-assign]

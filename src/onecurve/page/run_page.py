@@ -156,6 +156,7 @@ _WALL_GROUPS = {
     "machines": "slow",
     "evaluation": "pause",
     "checkpoint": "pause",
+    "audit": "pause",
 }
 
 

@@ -27,7 +27,7 @@ GROUPS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "bubble": ("pipeline, bubble included", ("pipeline", "bubble")),
     "slow": ("waiting for other ranks", ("slowest", "uneven", "interrupted")),
     "data": ("data", ("data", "copy")),
-    "pause": ("evaluation, checkpoint", ("evaluation", "checkpoint")),
+    "pause": ("evaluation, checkpoint, audit", ("evaluation", "checkpoint", "audit")),
     "other": ("other", ("other", "step", "workers", "host")),
 }
 """Group → its name, and the causes in it."""

@@ -6,7 +6,7 @@ from functools import cached_property
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from onecurve.data.training_data import TrainingData
-from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh
+from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh, refusal_of_rounds, refusal_of_whole
 from onecurve.describe.dataflow import Dataflow
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
@@ -14,9 +14,9 @@ from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.embedding import refuse_unsuitable_tables, tables_of
 from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks
-from onecurve.measure.changed_buffers import has_unknown_buffers
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.model.shared_memory import kept_whole
 from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
 from onecurve.planner.real_forward import try_real_forward
 from onecurve.planner.tensor_layouts import layouts_for, refuse_unsupported_split
@@ -67,9 +67,7 @@ class PlanCompleter:
 
     @cached_property
     def changed_buffers(self) -> ChangedBuffers:
-        """The buffers that forward changes, as far as a trial forward shows it; a run verifies it in its first step."""
-        if not has_unknown_buffers(self._deferred.module):
-            return ChangedBuffers()
+        """What forward changes, as far as a trial forward shows it; a run verifies it in its first step."""
         try:
             if self._deferred.recorder is None:
                 return try_real_forward(self._job, self._data)
@@ -81,8 +79,17 @@ class PlanCompleter:
     def _refuse_differing_buffers(self, plan: Plan) -> None:
         norms = any(isinstance(module, _BatchNorm) for module in self._deferred.module.modules())
         averages, syncs = self._job.buffers == "average", norms and self._job.batch_norm == "sync"
-        if reason := refusal_of_mesh(self.changed_buffers, plan.mesh, averages, syncs):
+        reason = refusal_of_whole(self._kept_whole, plan.mesh)
+        if not reason and (plan.mesh.size > 1 or plan.rounds > 1):
+            changed = self.changed_buffers
+            reason = refusal_of_mesh(changed, plan.mesh, averages, syncs)
+            reason = reason or refusal_of_rounds(changed, plan.rounds, averages)
+        if reason:
             raise OnecurveError(f"model: {reason}")
+
+    @cached_property
+    def _kept_whole(self) -> str:
+        return kept_whole(self._deferred.module)
 
     @property
     def _model(self) -> TracedModel:

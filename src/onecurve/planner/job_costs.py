@@ -20,6 +20,7 @@ from onecurve.job.job import Job
 from onecurve.job.whole_batch import TWO_PASSES, WholeBatchLoss
 from onecurve.measure.profiler import BlockRun
 from onecurve.measure.refusal import explain_trace_failure
+from onecurve.model.shared_memory import kept_whole
 from onecurve.planner.job_profile import needs_full_parameters, profile_of
 from onecurve.planner.pipeline_stages import block_chain_of
 from onecurve.planner.tensor_layouts import derive_layouts, split_block_runs, split_run_outside_blocks
@@ -71,6 +72,7 @@ def costs_of(traced: TracedModel, precisions: Sequence[Precision], max_tensor_de
         syncs_batch_norm=has_batch_norm and job.batch_norm == "sync",
         changed_buffers=_changed_buffers(traced),
         averages_buffers=job.buffers == "average",
+        kept_whole=kept_whole(traced.model),
         needs_full_parameters=needs_full_parameters(job),
         tokens=tokens_of(traced.micro(samples)),
         snapshots=_snapshots(job),

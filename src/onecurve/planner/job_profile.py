@@ -8,8 +8,10 @@ from torch import Tensor, nn
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Precision
 from onecurve.describe.profile import Profile
+from onecurve.describe.seed import mix
 from onecurve.device.device import local_cpu
 from onecurve.device.precision import autocast
+from onecurve.device.rng import seeded
 from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer, OptimizerFactory, refuse_if_not_shardable
 from onecurve.measure.profiler import Forward, profile
@@ -64,4 +66,5 @@ def _count_state_tensors(factory: OptimizerFactory) -> int:
 
 
 def _build_on_two_elements(factory: OptimizerFactory) -> torch.optim.Optimizer:
-    return factory([("weight", nn.Parameter(torch.zeros(2)))])
+    with seeded(mix(0)):
+        return factory([("weight", nn.Parameter(torch.zeros(2)))])

@@ -14,6 +14,7 @@ from onecurve.estimate.scaling import along_samples
 from onecurve.job.batch import MicroBatch
 from onecurve.job.evaluation_metrics import metrics_of
 from onecurve.job.job import Job
+from onecurve.job.loss_parameters import refuse_other_parameters
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.whole_batch import splittable
@@ -63,15 +64,15 @@ def _refuse(job: Job, data: TrainingData, samples: int, device: Device) -> str:
 
     def infer(micro: MicroBatch) -> Any:
         try:
-            with torch.no_grad():
-                return micro.forward(model)
+            return micro.infer(model)
         except (UserCodeError, RuntimeError) as error:
             raise _ForwardFailedError(str(error)) from error
 
-    with unchanged(model):
+    with unchanged(model, job.loss, *job.metrics.values()):
         trial = LossTrial(infer=infer, read=read)
         first = read(0, samples, 1)
-        output = infer(first)
+        output = trial.output(first)
+        refuse_other_parameters(job.loss, output, first, model.parameters())
         note = trial.refuse_unsplittable(splittable(job.loss), first, output)
         of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first, output)
         return " ".join(filter(None, [note, of_metrics]))

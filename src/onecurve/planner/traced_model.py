@@ -23,7 +23,7 @@ from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.job.whole_batch import TWO_PASSES, WholeBatchLoss
 from onecurve.measure.blocks import count_calls, entered_from_outside, find_blocks, find_called_once
-from onecurve.measure.changed_buffers import find_changed_buffers, has_unknown_buffers
+from onecurve.measure.changed_buffers import find_changed_buffers
 from onecurve.measure.dataflow import trace_dataflow
 from onecurve.measure.module_calls import ModuleKind, names_in_siblings, run_one_of_each_kind
 from onecurve.model.data_dependent import DataDependentFallback
@@ -85,9 +85,7 @@ class TracedModel:
 
     @cached_property
     def changed_buffers(self) -> ChangedBuffers:
-        """The buffers that a forward in training mode changes, without the running statistics of batch norm."""
-        if not has_unknown_buffers(self.model):
-            return ChangedBuffers()
+        """What a forward in training mode changes, besides the running statistics of batch norm."""
         micro = self.micro()
         with run_one_of_each_kind(self.block_modules) as kinds, self.mode, DataDependentFallback():
             changed = find_changed_buffers(self.model, micro.inputs, lambda: micro.forward(self.model))

@@ -1,12 +1,15 @@
 """The reference that parallel plans are compared with: one device, plain PyTorch, the loop a beginner would write."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from onecurve.device.gradient_hooks import GradientHooks
+
 _Result = TypeVar("_Result")
+_NO_HOOKS: Mapping[str, GradientHooks] = {}
 
 LossFunction = Callable[[nn.Module, Any], tuple[Tensor, Tensor | float]]
 """Takes the model and a micro-batch; returns the sum of the losses and the count to divide it by."""
@@ -28,12 +31,14 @@ def train_on_one_device(
     after_step: StepCallback,
     left_out: Callable[[int, nn.Parameter], bool] = lambda *_: False,
     joint: tuple[Callable[[nn.Module, Any], Any], JointLoss] | None = None,
+    hooks: Mapping[str, GradientHooks] = _NO_HOOKS,
 ) -> None:
     """Train on `steps`, each a list of rounds, each a list of micro-batches.
 
     `lr_factor` maps a step to the factor of the learning rate; `clip` is the maximum norm of the gradient. `left_out`:
     True for a parameter that is clipped by the norm of the others in a step. `joint`: instead of `loss_function`,
-    forward and a loss that needs the outputs for all micro-batches of a step.
+    forward and a loss that needs the outputs for all micro-batches of a step. `hooks`: gradient hooks that were taken
+    off the module; they run on the gradient of the whole batch, as if it had one backward.
 
     A round has one micro-batch, unless batch norm uses the statistics of each rank alone: then it has one micro-batch
     per rank. All of them start from the same running statistics, which are averaged at the end of the round.
@@ -55,11 +60,22 @@ def train_on_one_device(
         for parameter in parameters:
             if parameter.grad is not None:
                 parameter.grad /= count
+        _run_hooks(module, hooks)
         if clip is not None:
             counted = [each.grad for each in parameters if each.grad is not None and not left_out(step, each)]
             nn.utils.clip_grads_with_norm_(parameters, clip, nn.utils.get_total_norm(counted))
         optimizer.step()
         after_step(step, total / count)
+
+
+def _run_hooks(module: nn.Module, hooks: Mapping[str, GradientHooks]) -> None:
+    for name, parameter in module.named_parameters():
+        if name in hooks and parameter.grad is not None:
+            for hook in hooks[name].of_gradient.values():
+                changed = hook(parameter.grad)
+                parameter.grad = parameter.grad if changed is None else changed
+            for after in hooks[name].after_accumulation.values():
+                after(parameter)
 
 
 def _with_backward(module: nn.Module, loss_function: LossFunction) -> Callable[[Any], tuple[float, float]]:

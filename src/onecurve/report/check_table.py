@@ -63,7 +63,10 @@ def verdict_line(verdict: Verdict, width: int) -> str:
     if verdict.holds:
         word, where = "[green]holds  [/green]", f"largest difference at {tensor}"
     else:
-        word, where = "[bold red]DIFFERS[/bold red]", f"first at step {verdict.step}, {tensor}"
+        word, where = (
+            "[bold red]DIFFERS[/bold red]",
+            f"first at step {verdict.step}{', from moved weights' * verdict.moved}, {tensor}",
+        )
     limit = f"{verdict.limit:.0e}" if verdict.limit < 1 else f"{verdict.limit:g}"
     return f"{word} {verdict.plan:<{width}}  {verdict.size:.1e} (limit {limit})  {where}"
 

@@ -34,6 +34,7 @@ CAUSES = {
     "interrupted": "waiting: interrupted ranks",
     "evaluation": "evaluation",
     "checkpoint": "checkpoint",
+    "audit": "audit",
     "workers": "asynchronous workers",
 }
 """What the causes of a step's time are called."""
@@ -51,6 +52,7 @@ WALL = {
     "machines": "waiting for machines",
     "evaluation": "evaluation",
     "checkpoint": "checkpoints",
+    "audit": "audit",
     "weights": "writing the weights",
     "test": "test",
     "data": "end of the data",

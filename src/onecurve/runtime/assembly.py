@@ -15,15 +15,17 @@ from onecurve.data.training_data import TrainingData
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.describe.scalar_form import ScalarForm
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
 from onecurve.device.precision import LOW_PRECISION, autocast, master_dtype
-from onecurve.device.rng import preserve_rng_state, seed_all
+from onecurve.device.rng import preserve_rng_state, python_and_numpy_state, seed_all
 from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import tables_of
 from onecurve.job.evaluation_metrics import metrics_of
 from onecurve.job.job import Job
+from onecurve.job.loss_parameters import refuse_other_parameters
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.objective import objective_of
@@ -31,7 +33,8 @@ from onecurve.job.optimizer import Optimizer
 from onecurve.job.whole_batch import splittable
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
-from onecurve.model.unchanged import unchanged
+from onecurve.model.fake_mode import refuse_fake_tensors
+from onecurve.model.unchanged import state_kept, unchanged
 from onecurve.params.tables import Tables
 from onecurve.runtime.row_tables import RowAccess, build_tables
 from onecurve.train.manual_trainer import ManualTrainer
@@ -49,6 +52,8 @@ class TrialResults:
 
     loss_note: str | None = None
     """What could not be tested about the loss, for the user; None before the trial."""
+    loss_form: ScalarForm | None = None
+    """What a scalar of the loss means; None before the trial, and for other forms of losses."""
     leaves_unused: bool | None = None
     """True if some steps leave a parameter without a gradient; None before the trial."""
 
@@ -97,6 +102,8 @@ def assemble(
     trainer = Trainer(job, part, data.steps, mesh.data_rank, plan, flags, update)
     if trials.loss_note is None:
         trials.loss_note = _try_loss(job, plan, part, trainer, data)
+        trials.loss_form = trainer.objective.form
+    trainer.objective.form = trials.loss_form
     return Assembly(part, trainer, trials.loss_note, tables)
 
 
@@ -118,10 +125,13 @@ def _try_loss(
         low_precision=LOW_PRECISION.get(plan.precision),
         judges=part.reports_metrics,
         on_any_rank=on_any_rank,
+        on_form=trainer.objective.set_form,
     )
-    with unchanged(part.module):
+    with unchanged(part.module, job.loss, *job.metrics.values()), refuse_fake_tensors():
         first = read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
-        output = part.infer(first)
+        output = trial.output(first)
+        if part.reports_metrics:
+            refuse_other_parameters(job.loss, output, first, part.module.parameters())
         note = trial.refuse_unsplittable(splittable(job.loss), first, output)
         trainer.try_metrics(first, output)
         of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first, output)
@@ -192,16 +202,19 @@ def _part(
 def _unused_parameter_test(
     job: Job, plan: Plan, data: TrainingData, device: Device, trials: TrialResults
 ) -> UnusedParameterTest:
-    def trial(module: nn.Module, dtype: torch.dtype, number: int) -> Tensor:
+    def trial(module: nn.Module, dtype: torch.dtype, number: int) -> tuple[Tensor, bool]:
         micro = data.trial_micro(2 * number, 2 * number + 2).to(device.torch_device, dtype)
         with preserve_rng_state():
             seed_all(mix(job.seed, number))
+            before = repr(python_and_numpy_state())
             with autocast(plan.precision, device):
-                return objective_of(job.loss)(micro.forward(module), micro).sum
+                loss = objective_of(job.loss)(micro.forward(module), micro).sum
+            return loss, repr(python_and_numpy_state()) != before
 
     def test(module: nn.Module, dtype: torch.dtype, group: Group) -> bool:
         if trials.leaves_unused is None:
-            trials.leaves_unused = leaves_parameters_unused(module, trial, dtype, group)
+            with state_kept(module, job.loss):
+                trials.leaves_unused = leaves_parameters_unused(module, trial, dtype, group)
         return trials.leaves_unused
 
     return test

@@ -42,6 +42,7 @@ from onecurve.runtime.assembly import (
     assemble,
     assemble_manual,
 )
+from onecurve.runtime.audited import start_audit
 from onecurve.runtime.changed_job import (
     refuse_change_without_effect,
 )
@@ -56,6 +57,7 @@ from onecurve.runtime.replicas import Replicas
 from onecurve.runtime.run import Run
 from onecurve.runtime.run_components import RunComponents
 from onecurve.runtime.run_settings import RunSettings
+from onecurve.runtime.same_data import unstable_texts
 from onecurve.runtime.saved_rows import SavedRows
 from onecurve.runtime.served_run import note_of_workers
 from onecurve.runtime.stopwatch import Stopwatch
@@ -143,7 +145,7 @@ class RunBuilder:
         checkpoints = None
         if settings.out is not None and job.save is not None:
             checkpoints = Checkpoints(
-                job.save, settings.out, world, device, resolved.plan, process.fingerprint, settings.change, kept
+                job.save, settings.out, world, device, resolved.plan, process.saved_fingerprint, settings.change, kept
             )
         is_saved = checkpoints is not None and checkpoints.exist() and not has_adapters(deferred.module)
         if knows_facts and not settings.manual and is_saved:
@@ -167,10 +169,11 @@ class RunBuilder:
             names = ", ".join(assembly.tables.names)
             warnings.append(f"the rows of the embedding tables ({names}) are in the checkpoints, not in the weights")
             warnings.append(job.staleness.note)
-        warnings += [note_of_workers(job), process.data.note]
+        warnings += [note_of_workers(job), process.data.note, unstable_texts(process.marks), process.overlap]
         if job.weights is not None and (resumed is None or assembly.part.unsaved):
             warnings.append(_load_weights(Path(job.weights), assembly.part, process, resumed is not None))
         assembly.part.drop_gathered()
+        start_audit(job, plan, mesh, device, assembly.part, assembly.trainer, process.loaders.training, settings)
         self._facts = process.facts(resolved)
         settings.on_facts()
         return Run(
@@ -201,7 +204,7 @@ class RunBuilder:
                 changed=_changes_text(resumed) if resumed is not None else "",
                 warning="; ".join(filter(None, warnings)),
                 facts=self._facts,
-                fingerprint=process.fingerprint,
+                fingerprint=process.saved_fingerprint,
                 start_seconds=watch.seconds(),
                 process_bytes=self._process_bytes,
                 lock=lock,
@@ -227,10 +230,12 @@ class RunBuilder:
         """
         if is_resolved:
             world.join(device)
+            process.agree_on_data(world)
             facts = share_facts(self._facts, world)
             process.know(facts)
             return facts.resolved
         agenda = derive_on_first_rank(RunAgenda, lambda: self._agenda(plan, process, deferred), world, device)
+        process.agree_on_data(world)  # before the proof, which would find a difference too, and not its cause
         process.know(share_facts(self._facts, world) if knows_facts else None)
         if self._settings.proof is not None and agenda.proof is not None:  # now, while memory is free
             rows = self._settings.rows(world)
@@ -244,6 +249,8 @@ class RunBuilder:
         process.data.reader.verify()
         for each in process.loaders.of_evaluations:
             each.reader.verify()
+        if self._settings.out is not None:
+            process.compare_evaluation()
         if self._settings.manual:
             resolved = ResolvedPlan(plan)
         else:

@@ -3,12 +3,14 @@
 from collections.abc import Collection, Mapping
 
 from onecurve.describe.change import CHANGEABLE, JobChange
+from onecurve.describe.data_marks import SAMPLES, sample_difference
 from onecurve.describe.errors import OnecurveError
 from onecurve.train.early_stopping import BestTracker
 
 _BLIND_SPOTS = {
     "lr": " (the learning rate of an optimizer function is compared only if it can be built before training)",
     "schedule": " (a function is compared by its name only)",
+    "data": " (the length and up to 16 samples are compared)",
 }
 """Changes that a fingerprint may miss, by field."""
 
@@ -25,14 +27,22 @@ def changed_fields(
     Refuse fields that are not in `change`, and fields in `change` that do not differ. The fields in `earlier` were
     changed before the checkpoint was saved: the command that changed them may be repeated, for example after a crash.
     """
-    changed = [name for name in dict.fromkeys([*now, *saved]) if saved.get(name) != now.get(name)]
-    if not set(changed) <= set(change):
+    changed = [name for name in dict.fromkeys([*now, *saved]) if name != SAMPLES and saved.get(name) != now.get(name)]
+    other_samples = ""
+    if "data" not in changed:
+        other_samples = sample_difference(saved.get(SAMPLES, ""), now.get(SAMPLES, ""), ("in the checkpoint", "now"))
+        changed += ["data"] if other_samples else []
+    fixed = [name for name in changed if not _may_change(name, saved, now)]
+    if fixed or not set(changed) <= set(change):
         details = "; ".join(
-            f"{name} was {saved.get(name, 'not known')}, is {now.get(name, 'none')}" for name in changed
+            other_samples
+            if name == "data" and other_samples
+            else f"{name} was {saved.get(name, 'not known')}, is {now.get(name, 'none')}"
+            for name in changed
         )
         raise OnecurveError(
-            f"{where}: it was saved by a job that differs in {', '.join(changed)} ({details}); {_fix(changed)}, give "
-            "another --out, or add --fresh to start over and remove what is there"
+            f"{where}: it was saved by a job that differs in {', '.join(changed)} ({details}); {_fix(changed, fixed)}, "
+            "give another --out, or add --fresh to start over and remove what is there"
         )
     for name in change:
         if name not in changed and name not in earlier:
@@ -45,10 +55,11 @@ def changed_fields(
 
 def refuse_change_of_stale_batches(change: Collection[str], staleness: int) -> None:
     """Raise OnecurveError if a checkpoint has rows for the batches of the next steps, which would become others."""
-    if "global_batch" in change and staleness:
+    others = [name for name in change if name in ("global_batch", "data")]
+    if others and staleness:
         raise OnecurveError(
-            f"--change global_batch: not possible with staleness={staleness}: the checkpoint has the rows of the next "
-            "batches as they were planned"
+            f"--change {','.join(others)}: not possible with staleness={staleness}: the checkpoint has the rows of the "
+            "next batches as they were planned"
         )
 
 
@@ -81,9 +92,14 @@ def refuse_change_without_effect(
         )
 
 
-def _fix(changed: Collection[str]) -> str:
-    changeable = [name for name in changed if name in CHANGEABLE]
-    fixed = [name for name in changed if name not in CHANGEABLE]
+def _may_change(name: str, saved: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Lanes of a stream may not change: what was stored of them would be used for others."""
+    is_stream = name == "data" and any("stream" in job.get(name, "") for job in (saved, now))
+    return name in CHANGEABLE and not is_stream
+
+
+def _fix(changed: Collection[str], fixed: Collection[str]) -> str:
+    changeable = [name for name in changed if name not in fixed]
     flag = f"add --change {','.join(changeable)} to continue with the new values"
     if not fixed:
         return f"{flag}, restore the old ones"

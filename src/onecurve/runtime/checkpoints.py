@@ -237,7 +237,7 @@ class Checkpoints:
         saved, now = checkpoint.root.job, self._fingerprint
         earlier = {change.field for change in state.changes}
         return [
-            JobChange(name, saved.get(name, "not known"), now[name], state.step)
+            JobChange(name, saved.get(name, "not known"), _new_value(name, saved, now), state.step)
             for name in changed_fields(saved, now, checkpoint.where, self._change, earlier)
         ]
 
@@ -346,6 +346,10 @@ class Checkpoints:
             return self._store.names()
         except OSError as error:
             raise OnecurveError(f"{self._store.where}: cannot be read ({error.strerror or error})") from None
+
+
+def _new_value(name: str, saved: Mapping[str, str], now: Mapping[str, str]) -> str:
+    return f"other {now[name]}" if saved.get(name) == now[name] else now[name]  # of data, its length may have stayed
 
 
 def _save_point(state: TrainState, rows: RowsToSave) -> SavePoint:

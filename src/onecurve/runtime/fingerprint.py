@@ -11,6 +11,8 @@ from torch import nn
 
 from onecurve.checkpoint.pretrained import weights_digest
 from onecurve.data.training_data import TrainingData
+from onecurve.describe.seed import mix
+from onecurve.device.rng import seeded
 from onecurve.job.embedding import tables_of
 from onecurve.job.job import Job
 from onecurve.job.optimizer import Optimizer, OptimizerFactory
@@ -96,7 +98,8 @@ def _trained(model: nn.Module, child: str) -> list[tuple[str, nn.Parameter]]:
 def _learning_rates(factory: OptimizerFactory, parameters: list[tuple[str, nn.Parameter]]) -> str:
     """The learning rate, or that of each parameter group if they differ."""
     try:
-        rates = [str(float(group["lr"])) for group in factory(parameters).param_groups]
+        with seeded(mix(0)):
+            rates = [str(float(group["lr"])) for group in factory(parameters).param_groups]
     except Exception:  # user code that needs real parameters; its rate is then not compared
         _log.info("the optimizer cannot be built on fake parameters", exc_info=True)
         return "not known"

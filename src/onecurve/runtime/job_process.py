@@ -16,6 +16,7 @@ from onecurve.runtime.assembly import TrialResults, first_names, refuse_sparse_g
 from onecurve.runtime.data_cache import open_cache
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.loaders import Loaders, open_evaluation, open_loaders
+from onecurve.runtime.same_data import agree_on_data, marks_of, overlap_texts, samples_field
 
 
 class JobProcess:
@@ -39,10 +40,28 @@ class JobProcess:
         refuse_unmatched_groups(job, deferred)
         refuse_sparse_gradients(deferred)
         self.fingerprint: Mapping[str, str] = fingerprint(job, deferred.module, self.data)
+        # After the loader processes were forked: they must not share what a dataset opens at its first sample.
+        self.marks = marks_of(self.data.reader, evaluation, twice=world.rank == 0)
+        self._evaluation = evaluation
+        self.overlap = ""
+        """What the first rank has found out about evaluation data that is in the training data too."""
         self.stored_names = stored_names(deferred.module, first_names(deferred.module))
         """Every name that a tensor may have in a file of weights → the names of the tensors that it fills."""
         self.parameters = deferred.parameters
         self.model_messages = deferred.messages
+
+    def agree_on_data(self, world: World) -> None:
+        """Refuse a run whose ranks have different data; from then on all have the marks of the first."""
+        self.marks = agree_on_data(self.marks, world)
+
+    def compare_evaluation(self) -> None:
+        """Look for samples of evaluations in the training data."""
+        self.overlap = overlap_texts(self.data.reader, self._evaluation)
+
+    @property
+    def saved_fingerprint(self) -> dict[str, str]:
+        """The fingerprint with the marks of some samples, which are compared with a tolerance."""
+        return {**self.fingerprint, **samples_field(self.marks)}
 
     def assign(self, plan: Plan, data_rank: int) -> Loaders:
         """Let the loaders read the shares of this plan and rank."""
@@ -53,12 +72,19 @@ class JobProcess:
 
     def know(self, facts: JobFacts | None) -> None:
         """Use the results of earlier trials, or forget those of this process: all ranks must know the same."""
-        self.trials = TrialResults(facts.loss_note, facts.leaves_unused) if facts is not None else TrialResults()
+        self.trials = TrialResults()
+        if facts is not None:
+            self.trials = TrialResults(facts.loss_note, facts.loss_form, facts.leaves_unused)
 
     def facts(self, resolved: ResolvedPlan) -> JobFacts:
         """What is known after the trials."""
         trials = self.trials
-        return JobFacts(resolved=resolved, loss_note=trials.loss_note, leaves_unused=trials.leaves_unused)
+        return JobFacts(
+            resolved=resolved,
+            loss_note=trials.loss_note,
+            loss_form=trials.loss_form,
+            leaves_unused=trials.leaves_unused,
+        )
 
     def deferred(self) -> DeferredModel:
         """Return the model without memory. Each generation builds its part from one of its own."""

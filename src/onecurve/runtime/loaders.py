@@ -39,7 +39,7 @@ def open_evaluation(job: Job) -> dict[str, Reader]:
 
 
 def _opened(job: Job, build: Callable[[], Dataset], name: str) -> Reader:
-    dataset = open_dataset(build, f"evaluate.{name}")
+    dataset = open_dataset(build, f"evaluate.{name}", job.seed)
     if isinstance(dataset, Source) and not dataset.has_end:
         raise OnecurveError(f"Evaluate: {name} is a stream, which has no end; evaluate on a dataset with a length")
     return Reader(dataset, job.seed, job.collate)
@@ -49,7 +49,7 @@ def open_loaders(
     job: Job, data: TrainingData, evaluation: Mapping[str, Reader], plan: Plan, data_rank: int, workers: Workers
 ) -> Loaders:
     """`workers`: loader processes per loader; none reads in this process."""
-    training = data.batches(plan, data_rank, workers, job.staleness.steps)
+    training = data.batches(plan, data_rank, workers, job.staleness.steps, job.audit)
     batches = {name: EvaluationBatches(each, plan, data_rank, workers.first) for name, each in evaluation.items()}
     sample = evaluation["data"].batch([Sample(0, WHOLE, 0)]) if evaluation else None
     return Loaders(training, batches.get("data"), batches.get("test"), sample)

@@ -14,7 +14,7 @@ from onecurve.runtime.row_tables import RowAccess
 
 
 class Proof(Protocol):
-    """Compares one step under a plan with one device before the run begins."""
+    """Compares steps under a plan with one device before the run begins."""
 
     def agenda(
         self,

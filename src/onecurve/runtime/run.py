@@ -94,6 +94,7 @@ class Run:
 
     def step(self, batch: Batch) -> StepReport:
         """Run one step: forward, backward, gradient accumulation, reduction, clipping, update."""
+        self._begin_audit(batch)
         try:
             report = self._trainer.step(batch.step, batch.rounds, batch.upcoming)
         except RowsLostError as error:
@@ -106,6 +107,16 @@ class Run:
         report.load = sum((micro.load for micro in batch.rounds), LoadTime())
         report.loader_processes = self.components.loaders.training.processes
         return report
+
+    def _begin_audit(self, batch: Batch) -> None:
+        """Compute another rank's share of the step, if the step is to be audited."""
+        audit = self._trainer.audit
+        if audit is None or not audit.is_due(batch.step, self.first_step + 1):
+            return
+        self.device.wait()  # for the step before, which is no part of the audit
+        with self.account.measure("audit"):
+            self._trainer.begin_audit(batch.step, batch.rounds, batch.of_partner)
+            self.device.wait()
 
     def count(self, report: StepReport) -> None:
         """Count a step that a worker has computed."""
@@ -228,18 +239,14 @@ class Run:
             write_weights_of(checkpoint, self._part, Path(path))
 
     def load_model(self, checkpoint: Checkpoint) -> None:
-        """Replace the weights by those of a checkpoint, to evaluate them."""
+        """Replace the weights by those of a checkpoint, or by their averages if it has any, to use the model without
+        training it."""
         states = checkpoint.load(saved_tensors(self._part), self.plan.mesh, self.world.rank)
         if isinstance(self.components.trainer, Trainer) and self.components.trainer.averages is not None:
             self.components.trainer.update.load_state(states)
         state = train_state_of(checkpoint)
         self.components.rows.load(checkpoint, can_be_base=True, step=state.step, updates=state.updates)
         self._part.drop_gathered()
-
-    def load_model_to_change(self, checkpoint: Checkpoint) -> None:
-        """Replace the weights by those of a checkpoint, or by their averages if it has any, to evaluate the model after
-        a change of its tensors."""
-        self.load_model(checkpoint)
         self._trainer.keep_averages()
 
     # What a loop may ask

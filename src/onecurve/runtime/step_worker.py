@@ -41,7 +41,7 @@ class StepWorker:
         `unsent`: digest of the tensors that the run does not send."""
         self._data, self._plan, self._start = data, facts.resolved.plan, start
         mesh = make_mesh(self._plan.mesh, 0, device.kind)
-        trials = TrialResults(facts.loss_note or "", facts.leaves_unused)
+        trials = TrialResults(facts.loss_note or "", facts.loss_form, facts.leaves_unused)
         assembly = assemble(job, facts.resolved, mesh, device, data, deferred, None, trials, access, SentUpdate)
         assert assembly.tables is not None
         (rows,) = (holder for holder in assembly.tables.holders if isinstance(holder, WorkerRows))

@@ -81,6 +81,8 @@ class Space:
         zero_bubble = schedule_choice.schedule == "zero-bubble"
         for shard in divisors(data)[1:]:
             mesh = replace(schedule_choice.mesh, replicate=data // shard, shard=shard)
+            if self.costs.refusal_of(mesh):
+                continue
             for sharding in ("zero2",) if zero_bubble else get_args(Sharding):
                 sharded = schedule_choice.replace_unchecked(mesh=mesh, sharding=sharding)
                 yield sharded

@@ -12,6 +12,7 @@ from queue import SimpleQueue
 
 import msgspec
 
+from onecurve.describe.data_marks import SAMPLES, sample_difference
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.row_point import StepVerdict
 from onecurve.params.row_client import RowsLostError
@@ -255,9 +256,13 @@ class TicketServer:
 
     def _join(self, worker: _Worker, message: Join) -> TicketMessage:
         worker.is_own = message.is_own
-        differing = [name for name, value in self._job.items() if message.job.get(name) != value]
-        if differing or len(message.job) != len(self._job):
+        ours, theirs = ({n: v for n, v in job.items() if n != SAMPLES} for job in (self._job, message.job))
+        differing = [name for name, value in ours.items() if theirs.get(name) != value]
+        if differing or len(theirs) != len(ours):
             return Failed(f"the job of this worker differs from the run's: {', '.join(differing) or 'more fields'}")
+        samples = self._job.get(SAMPLES, ""), message.job.get(SAMPLES, "")
+        if found := sample_difference(*samples, ("in the run", "in this worker")):
+            return Failed(found)
         return msgspec.structs.replace(self._joined, worker=worker.number)
 
     async def _next_ticket(self, worker: _Worker) -> TicketMessage:

@@ -1,6 +1,6 @@
 """The interface between train/ and a rank's part of the model. The parts of apply/ implement it for all mesh axes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from onecurve.device.collectives import Group
 from onecurve.device.device import Device
+from onecurve.device.gradient_hooks import GradientHooks
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.row_tables import RowTables
@@ -24,6 +25,24 @@ class MeasuredParts(Protocol):
 
     def take(self, like: Tensor) -> Tensor:
         """The sum of the squares of this rank's parts since `measured`, or 0; as a number like `like`."""
+
+
+class GradientCapture(Protocol):
+    """Hashes of the gradients that a rank's own samples contribute."""
+
+    def captured(self, norms: bool = False) -> AbstractContextManager[None]:
+        """Look at the gradients of backward before they are reduced. `norms`: also at their L2 norms."""
+
+    def take(self) -> tuple[Tensor, Tensor, list[int]]:
+        """The hashes of the trainable parameters' gradients since `captured`, their norms if they were wanted, and the
+        order in which backward came to the parameters."""
+
+
+class Restorable(Protocol):
+    """What a forward may change, as it was at one moment."""
+
+    def restore(self) -> None:
+        """Set it to what it was. Raises an OnecurveError if a forward has changed what cannot be restored."""
 
 
 class Part(Protocol):
@@ -79,14 +98,25 @@ class Part(Protocol):
     def restore_buffers(self, where: Tensor | bool) -> None:
         """If `where` is true, reset the buffers that forward changes to their values before the step."""
 
+    def forward_state(self, loss: Any) -> Restorable:
+        """What the next `run_rounds` changes, except gradients. `loss`: the job's, which may change itself too."""
+
     def clear_gradients(self) -> None: ...
 
     def drop_gathered(self) -> None:
         """Free all-gathered parameters. Called after writing into local tensors, which makes the copies stale."""
 
     @property
+    def gradient_hashes(self) -> GradientCapture:
+        """Hashes of this rank's own gradients."""
+
+    @property
     def part_squares(self) -> MeasuredParts | None:
         """Measures gradients of parts of a batch; None if that is not possible."""
+
+    @property
+    def gradient_hooks(self) -> Mapping[str, GradientHooks]:
+        """The model's gradient hooks by parameter, on all ranks. The part does not run them."""
 
     @property
     def tables(self) -> RowTables | None:

@@ -6,17 +6,19 @@ the same values and decide the same.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import StepRecord, TraceRecord
 from onecurve.device.host_copy import HostCopy
 from onecurve.device.local_tensor import LocalTensor
 from onecurve.device.step_clock import StepMarks
 from onecurve.job.batch import LoadTime
+from onecurve.job.scalar_form import REFUSED
 
 _TRACE_DIGITS = 6
 """Spans are recorded in microseconds."""
@@ -91,6 +93,8 @@ class StepReport:
     """CPU time of this thread since the step before; 0 if a device computes."""
     parts: int = 0
     """Parts of the batch whose gradients were measured, on all ranks; 0 if they were not."""
+    refusal: Callable[[], str] = field(default=lambda: "loss: its count is infinite", repr=False)
+    """What to raise if a loss has refused a micro-batch of the step, on any rank."""
     _outcome: StepOutcome | None = None
 
     def __post_init__(self) -> None:
@@ -98,9 +102,12 @@ class StepReport:
 
     @property
     def outcome(self) -> StepOutcome:
-        """The result of the step; waits for the device if it is not finished."""
+        """The result of the step; waits for the device if it is not finished. Raises OnecurveError on all ranks if a
+        loss has refused a micro-batch; the step, and those after it, have changed nothing."""
         if self._outcome is None:
             self._outcome = outcome(self._host_sums.tolist(), self.nominal)
+            if self._outcome.count == REFUSED:
+                raise OnecurveError(self.refusal())
         return self._outcome
 
     @property
@@ -187,7 +194,7 @@ def outcome(sums: Sequence[float], nominal: float) -> StepOutcome:
         loss=loss,
         count=count,
         gradient_norm=norm,
-        finite=math.isfinite(loss) and math.isfinite(norm),
+        finite=math.isfinite(loss) and math.isfinite(norm) and math.isfinite(count),
         stop=stop > 0,
         save=save > 0,
         snapshot=snapshot > 0,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,15 +16,17 @@ from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import all_reduce_sum
 from onecurve.device.step_clock import step_clock
-from onecurve.job.batch import MicroBatch
+from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.evaluation_metrics import evaluation_metrics_of
 from onecurve.job.job import Job
 from onecurve.job.objective import objective_of
 from onecurve.job.row_tables import RowTables, Upcoming
 from onecurve.job.whole_batch import WholeBatchLoss
+from onecurve.train.audit import Audit
 from onecurve.train.averages import Averages
+from onecurve.train.hooked_gradients import HookedGradients
 from onecurve.train.loss_scale import LossScale
-from onecurve.train.part import Part
+from onecurve.train.part import MeasuredParts, Part
 from onecurve.train.state import TrainState
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_factor, gradient_squares
@@ -54,13 +57,15 @@ class Trainer:
         self._part = part
         self._steps = steps
         self._data_rank = data_rank
-        self._objective = objective_of(job.loss)
-        self._metrics = evaluation_metrics_of(self._objective, job.metrics)
+        self.objective = objective_of(job.loss)
+        """The job's loss as a sum and its count."""
+        self._metrics = evaluation_metrics_of(self.objective, job.metrics)
         self._whole_batch = WholeBatch(job.loss, part, plan) if isinstance(job.loss, WholeBatchLoss) else None
         self._flags = flags or StepFlags()
         if not part.trainable:
             raise OnecurveError("model: no parameter to train (none has requires_grad=True)")
         self.update = update(job.optimizers[""], part.trainable, part.peers, part.device, plan)
+        self._hooked = HookedGradients(part.gradient_hooks, part.trainable, part.peers)
         self.averages = Averages(job.ema, self.update.optimizer, part.trainable) if job.ema is not None else None
         """Averages of the weights, which evaluations use; None if the job does not want them."""
         if self.averages is not None and part.tables is not None:
@@ -69,10 +74,17 @@ class Trainer:
         self._scales_loss = plan.precision == "fp16"
         self._unread_report: StepReport | None = None
         self._start = TrainState()
+        self.audit: Audit | None = None
+        """Computes some steps a second time; None if the job does not want that."""
 
     def resume(self, start: TrainState, steps: int) -> None:
         """Continue from the state of a checkpoint; the whole training now has `steps` steps."""
         self._start, self._steps = start, steps
+
+    def begin_audit(self, step: int, rounds: Sequence[MicroBatch], of_partner: Sequence[MicroBatch]) -> None:
+        """Compute the share of another rank, before a step that is to be audited. `of_partner`: its samples."""
+        assert self.audit is not None
+        self.audit.begin(rounds, of_partner, partial(self._run_rounds, step))
 
     def step(self, step: int, rounds: Sequence[MicroBatch], upcoming: Upcoming = _NOTHING) -> StepReport:
         """Run one step: forward, backward, reduction, division by the true count, clipping, optimizer update.
@@ -85,17 +97,18 @@ class Trainer:
         part.clear_gradients()
         lr_factor = job.lr_factor(done, self._steps)
         lr = self.update.set_lr_factor(lr_factor)
-        seeds = [mix(job.seed, done, number, self._data_rank, 2) for number in range(len(rounds))]
-        nominal = job.global_batch / self._loss_scale.value
         if part.tables is not None:
             with step_clock.measure("tables"):
                 part.tables.begin_step(step, rounds, upcoming)
-        objective, measured = self._objective, part.part_squares if _is_measured(step) else None
-        if self._whole_batch is not None:
-            rounds, objective = self._whole_batch.with_gradients(rounds, seeds), self._whole_batch.objective
-            measured = None  # the gradient of a part depends on the other parts
-        with measured.measured() if measured is not None else nullcontext():
-            totals = part.run_rounds(rounds, objective, 1 / nominal, seeds)
+        is_whole = self._whole_batch is None  # otherwise the gradient of a part depends on the other parts
+        measured = part.part_squares if _is_measured(step) and is_whole else None
+        compute = partial(self._run_rounds, step, measured=measured)
+        if self.audit is not None and self.audit.has_begun:
+            totals = self.audit.run(step, rounds, compute)
+        else:
+            totals = compute(rounds, self._data_rank)
+        if part.gradient_hooks:
+            self._run_hooks(totals)
         with step_clock.measure("update"):
             squares = gradient_squares(part.trainable)
         if part.tables is not None:
@@ -110,11 +123,14 @@ class Trainer:
             lr=lr,
             samples=self._start.samples_after(step, job.global_batch),
             loss_scale=self._loss_scale.value,
-            nominal=nominal,
+            nominal=self._nominal,
             sums=sums,
+            refusal=lambda: self.objective.refusal,
             parts=measured.parts if measured is not None else 0,
         )
         with step_clock.measure("update"):
+            if self.averages is not None:
+                self.averages.begin_update()
             skipped = self.update.apply(report, job.clip)
             part.restore_buffers(skipped)
             if self.averages is not None:
@@ -125,6 +141,33 @@ class Trainer:
         self._update_loss_scale(report)
         report.marks = step_clock.end()
         return report
+
+    @property
+    def _nominal(self) -> float:
+        """What loss sums are divided by before backward."""
+        return self._job.global_batch / self._loss_scale.value
+
+    def _run_rounds(
+        self,
+        step: int,
+        rounds: Sequence[MicroBatch],
+        data_rank: int,
+        measured: MeasuredParts | None = None,
+    ) -> Tensor:
+        """Forward, backward and reduction of one step, with the random seeds of a data-parallel rank."""
+        seeds = [mix(self._job.seed, step - 1, number, data_rank, 2) for number in range(len(rounds))]
+        objective: Objective = self.objective
+        if self._whole_batch is not None:
+            rounds, objective = self._whole_batch.with_gradients(rounds, seeds), self._whole_batch.objective
+        with measured.measured() if measured is not None else nullcontext():
+            return self._part.run_rounds(rounds, objective, 1 / self._nominal, seeds)
+
+    def _run_hooks(self, totals: Tensor) -> None:
+        """Run the hooks of all parameters. The gradients are those of the loss sum / nominal."""
+        with step_clock.measure("sync"):
+            count = all_reduce_sum(self._part.group, totals[1:].clone())[0]
+        with step_clock.measure("update"):
+            self._hooked.run(self._nominal / count)
 
     def evaluate(self, step: int, batches: Iterable[MicroBatch]) -> EvaluationRecord:
         """Return loss and metrics over all batches of all ranks, after `step` steps.

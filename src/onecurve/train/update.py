@@ -2,10 +2,12 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import Group, all_reduce_sum
 from onecurve.device.device import Device
@@ -13,7 +15,7 @@ from onecurve.device.local_tensor import LocalTensor, Value
 from onecurve.job.full_parameter import FullParameterOptimizer
 from onecurve.job.layerwise import LayerWise
 from onecurve.job.optimizer import OptimizerFactory, refuse_if_not_shardable
-from onecurve.job.optimizer_factory import build_optimizer
+from onecurve.job.optimizer_factory import build_optimizer, refuse_closure
 from onecurve.train.full_matrices import FullMatrices
 from onecurve.train.step_report import StepReport, gradient_factor, not_finite
 
@@ -38,7 +40,7 @@ class OptimizerUpdate:
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.skips_on_device = device.asynchronous and can_skip_on_device(self.optimizer)
         """True if the device itself skips a bad step, so that the host continues without reading the outcome."""
-        if self.skips_on_device and isinstance(self.optimizer, torch.optim.SGD):
+        if isinstance(self.optimizer, torch.optim.SGD) and can_skip_on_device(self.optimizer):
             _start_momentum(self.optimizer)
 
     def set_lr_factor(self, factor: float) -> float:
@@ -85,7 +87,26 @@ class OptimizerUpdate:
 
     def _step(self, scale: Tensor) -> None:
         self._scale_gradients(scale)
-        self.optimizer.step()
+        rates = self._rates
+        try:
+            self.optimizer.step()
+        except (OnecurveError, RuntimeError):  # such as that of a collective
+            raise
+        except Exception as error:
+            if "closure" in str(error):
+                refuse_closure(self.optimizer)
+            raise UserCodeError(
+                f"optimizer: step() of {type(self.optimizer).__name__} raised {type(error).__name__}: {error}"
+            ) from error
+        if self._rates != rates:
+            raise OnecurveError(
+                f"optimizer: step() of {type(self.optimizer).__name__} changed its learning rate (lr of a group), "
+                "which the job's schedule sets before each step; use Job(schedule=…), a function factor(step, steps)"
+            )
+
+    @property
+    def _rates(self) -> list[Any]:
+        return [group["lr"] for group in self.optimizer.param_groups]
 
     def _step_unless(self, skip: Tensor, scale: Tensor) -> None:
         """Step without reading the sums on the host: the fused kernel changes nothing if the flag `skip` is true.
@@ -153,7 +174,8 @@ def can_skip_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _start_momentum(optimizer: torch.optim.SGD) -> None:
-    """Start with momentum of zeros. torch allocates it in the first step and never writes it if that is skipped."""
+    """Start with momentum of zeros. The fused kernel never writes what torch allocates if the first step is skipped,
+    and fails if a parameter gets its first gradient after others."""
     for group in optimizer.param_groups:
         if group["momentum"]:
             for parameter in group["params"]:

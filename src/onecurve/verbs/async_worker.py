@@ -34,6 +34,7 @@ from onecurve.params.step_log import RowCrew
 from onecurve.params.worker_rows import WorkerRows
 from onecurve.runtime.fingerprint import fingerprint
 from onecurve.runtime.row_tables import HoldRows, RowAccess
+from onecurve.runtime.same_data import samples_of
 from onecurve.runtime.step_worker import StepWorker
 from onecurve.servers.encryption import client_context
 from onecurve.servers.rank_servers import RankServers
@@ -56,7 +57,8 @@ def work(order: WorkerOrder, is_leaving: Callable[[], bool] = lambda: False) -> 
     job = load_job(Path(order.script), order.arguments)
     data, deferred = open_data(job), defer_init(job.model, job.seed)
     with TicketClient(order.tickets, bytes.fromhex(order.rows.key), client_context(order.rows.tls)) as client:
-        joined = client.join(fingerprint(job, deferred.module, data), is_own=order.is_own)
+        known = {**fingerprint(job, deferred.module, data), **samples_of(data)}
+        joined = client.join(known, is_own=order.is_own)
         try:
             facts = from_json(JobFacts, joined.facts.encode(), "facts")
             access = RowAccess(_worker_rows(job, order, joined, client), serves_parameters=True)

@@ -38,6 +38,7 @@ def check(
     ranks: int | None = None,
     steps: int | None = None,
     precision: Precision = "fp64",
+    at: int | str | None = None,
     quiet: bool = False,
 ) -> ShownCheck | None:
     """Prove that a job computes the same under each plan as on one device, as `onecurve check` does.
@@ -45,15 +46,19 @@ def check(
     A plan that fails or makes no progress does not end the check: the others are still compared.
 
     Args:
-        script: The Python file that defines `job()`, or that function itself; the ranks import the file.
+        script: The Python file that defines `job()`, or that function itself; the ranks import the file. With `at`, the
+            folder of a run, for example `"runs/gpt"`.
         arguments: Arguments of `job()`, as texts `"name=value"`. Default: none.
         plans: The plans to check: `onecurve.Plan`, short text forms, or paths of plan.toml files. Default: a matrix of
             plans for worlds of up to `ranks` ranks.
         ranks: Largest number of ranks in that matrix. Default: None, 4, or the number of accelerators if that is
             smaller.
-        steps: Number of optimizer steps to compare. Default: None, 4 in fp64 and 50 in fp32.
+        steps: Number of optimizer steps to compare. In fp64 one more follows, which begins with slightly moved weights,
+            unless the job has no further step. Default: None, 4 in fp64 and 50 in fp32.
         precision: `"fp64"` compares every weight, buffer and gradient after every step; `"fp32"` compares the loss
             curve with those of perturbed runs. Default: `"fp64"`.
+        at: Begin with the weights of a run's checkpoint: its step, or `"last"`. The optimizer and the data begin anew.
+            Default: None, the weights that the model's constructor makes.
         quiet: Print nothing. Default: False.
 
     Returns:
@@ -65,6 +70,9 @@ def check(
         result = oc.check("train.py", plans=["mb4×2"], steps=2)
         print(result.holds, [verdict.size for verdict in result.verdicts])
     """
+    checkpoints = checkpoint = ""
+    if at is not None:
+        script, arguments, checkpoints, checkpoint = _of_run(script, arguments, at)
     path = script_path(script, "check")
     if precision not in _STEPS:
         raise OnecurveError(f"check: precision {precision!r} (known: {', '.join(_STEPS)})")
@@ -80,9 +88,24 @@ def check(
         precision=precision,
         quiet=quiet,
         verbose=is_verbose(),
+        checkpoints=checkpoints,
+        checkpoint=checkpoint,
     )
     result = _check(request)
     return ShownCheck(**vars(result)) if result is not None else None
+
+
+def _of_run(run: Script, arguments: Sequence[str], at: int | str) -> tuple[str, Sequence[str], str, str]:
+    """The script of a run and its arguments, where its checkpoints are, and the name of the one to begin with."""
+    from onecurve.verbs.run_checkpoint import checkpoint_at, checkpoints_of, origin_of  # imports torch
+
+    if not isinstance(run, str | Path) or Path(run).is_file():
+        given = str(run) if isinstance(run, str | Path) else type(run).__name__
+        raise OnecurveError(f"check: --at needs the folder of a run, for example runs/gpt, instead of {given}")
+    folder = Path(run)
+    checkpoint = checkpoint_at(folder, at)
+    origin = origin_of(folder, arguments)
+    return origin.script, origin.arguments, checkpoints_of(folder), checkpoint.name
 
 
 def _check(request: CheckRequest) -> CheckResult | None:

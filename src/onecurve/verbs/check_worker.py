@@ -34,6 +34,7 @@ from onecurve.report.check_table import CheckTable
 from onecurve.report.log import log_to_stderr
 from onecurve.runtime.first_rank import derive_on_first_rank
 from onecurve.runtime.manual import refuse_manual_backward
+from onecurve.runtime.same_data import agree_on_data, marks_of
 from onecurve.verbs.check_journal import CheckAgenda, CheckJournal, Findings
 from onecurve.verbs.plan_checker import PlanChecker
 from onecurve.verbs.row_access import row_access
@@ -61,7 +62,9 @@ def check_plans(request: CheckRequest, world: World, stop: Stop) -> CheckResult 
     data = open_data(job)
     device = local_device(world.local_rank)
     known = CheckJournal(Path(request.folder)).agenda if request.folder else None
+    marks = marks_of(data.reader, {}, twice=world.rank == 0)
     agenda = derive_on_first_rank(CheckAgenda, lambda: known or _agenda(request, job, data), world, device)
+    agree_on_data(marks, world)
     with _folder(request, world) as folder:
         journal = CheckJournal(folder)
         steps = min(request.steps, data.steps)
@@ -75,6 +78,7 @@ def check_plans(request: CheckRequest, world: World, stop: Stop) -> CheckResult 
             journal.references,
             agenda.changed_buffers,
             rows=row_access(job, stop if isinstance(stop, Launcher) else None, world),
+            checkpoint=(request.checkpoints, request.checkpoint) if request.checkpoint else None,
         )
         _check_remaining(checker, journal, agenda, world, request.quiet, stop)
         result = journal.result(request.precision) if world.rank == 0 else None

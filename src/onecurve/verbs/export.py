@@ -127,7 +127,7 @@ def _losses(job: Job, checkpoint: Checkpoint) -> tuple[float, float]:
     """Return the evaluation loss with the original and with the quantized weights."""
     job = replace(with_saved_weights(job), params=None)
     with build_run(job, default_plan(job.global_batch, 1), RunSettings()) as run:
-        run.load_model_to_change(checkpoint)
+        run.load_model(checkpoint)
         loss = run.evaluate().loss
         Int8(run.model).quantize_model(run.model)
         return loss, run.evaluate().loss

@@ -17,6 +17,7 @@ from onecurve.describe.generation import Generation
 from onecurve.describe.host import HostRegistration
 from onecurve.describe.requests import CalibrationRequest, PlanRequest, RegistrationRequest
 from onecurve.device.device import local_cluster
+from onecurve.device.environment import HASH_SEED
 from onecurve.device.world import World
 from onecurve.estimate.refinement import refined
 from onecurve.job.script import load_job
@@ -26,6 +27,7 @@ from onecurve.params.row_timing import time_rows
 from onecurve.planner.clusters import cache_host, cached_host, this_host
 from onecurve.planner.planner import Planner
 from onecurve.runtime.fingerprint import fingerprint
+from onecurve.runtime.same_data import samples_of
 from onecurve.verbs.kept_costs import KeptCosts
 from onecurve.verbs.probe import probe_this_host
 
@@ -65,6 +67,7 @@ def _registration(request: str, say: Say) -> str:
             "onecurve": onecurve.__version__,
             "torch": str(torch.__version__),
             "python": platform.python_version(),
+            HASH_SEED: os.environ.get(HASH_SEED, "random"),
         },
         job=_fingerprint(Path(asked.script), asked.arguments) if asked.script else asked.job,
     )
@@ -73,7 +76,8 @@ def _registration(request: str, say: Say) -> str:
 
 def _fingerprint(script: Path, arguments: Sequence[str]) -> dict[str, str]:
     job = load_job(script, arguments)
-    return fingerprint(job, defer_init(job.model, job.seed).module, open_data(job))
+    data = open_data(job)
+    return {**fingerprint(job, defer_init(job.model, job.seed).module, data), **samples_of(data)}
 
 
 def _plan(request: str, say: Say) -> str:

@@ -16,6 +16,7 @@ from onecurve.apply.single_stage import SingleStagePart
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.location import open_store
 from onecurve.describe.convert import from_json, to_json
+from onecurve.describe.data_marks import SAMPLES, sample_difference
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.evaluation import Evaluation
 from onecurve.describe.generation import Generation
@@ -45,6 +46,8 @@ def evaluate_worker(request: str, _: Callable[[str], None]) -> Work:
         if job.evaluate is None:
             raise OnecurveError("evaluate: the job has no evaluation data; give Job(evaluate=onecurve.Evaluate(…))")
         with _loaded(asked, job, world) as (run, checkpoint):
+            if world.rank == 0:
+                _warn_of_other_data(run, checkpoint)
             step = checkpoint.root.point.step
             found = Evaluation(
                 checkpoint=checkpoint.where,
@@ -56,6 +59,13 @@ def evaluate_worker(request: str, _: Callable[[str], None]) -> Work:
         return to_json(found) if world.rank == 0 else ""
 
     return work
+
+
+def _warn_of_other_data(run: Run, checkpoint: Checkpoint) -> None:
+    """Classes that are numbered otherwise than in training would make the evaluation wrong."""
+    saved, now = (job.get(SAMPLES, "") for job in (checkpoint.root.job, run.components.fingerprint))
+    if found := sample_difference(saved, now, ("in the checkpoint", "now")):
+        print(f"warning: {found}", file=sys.stderr, flush=True)
 
 
 def predict_worker(request: str, _: Callable[[str], None]) -> Work:

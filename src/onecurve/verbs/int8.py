@@ -54,7 +54,7 @@ def evaluate_int8(
 def _evaluated(job: Job, checkpoint: Checkpoint, kind: str, say: Callable[[str], None]) -> Int8Evaluation:
     say(f"evaluating {f'int8, {kind}' if kind else 'as trained'}")
     with build_run(job, default_plan(job.global_batch, 1), RunSettings()) as run:
-        run.load_model_to_change(checkpoint)
+        run.load_model(checkpoint)
         if kind:
             quantize_for_inference(run.model, kind)
         run.evaluate()  # the first one warms up

@@ -13,7 +13,9 @@ from onecurve.describe.convert import from_json
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.generation import Generation
 from onecurve.describe.requests import LoopRequest
+from onecurve.device.rng import seed_all
 from onecurve.device.world import World
+from onecurve.job.script import SCRIPT_SEED
 from onecurve.launch.launcher import Launcher
 from onecurve.report.log import log_to_stderr
 from onecurve.verbs.kept import Kept
@@ -55,6 +57,7 @@ class LoopWorker:
         program = self._asked.program
         sys.argv = [program, *self._asked.arguments]
         sys.path.insert(0, str(Path(program).resolve().parent))  # as Python does for a program
+        seed_all(SCRIPT_SEED)  # what the script draws before oc.prepare is the same on all ranks
         try:
             runpy.run_path(program, run_name="__main__")
         except SystemExit as end:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,6 +18,7 @@ from onecurve.describe.errors import OnecurveError, UserCodeError, full_text
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan, Precision
 from onecurve.describe.resolved_plan import ResolvedPlan
+from onecurve.describe.units import counted
 from onecurve.describe.verdict import Outcome, Verdict
 from onecurve.device.collectives import all_gather_text
 from onecurve.device.device import Device
@@ -26,6 +28,7 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.launch.stall_watch import StallWatch
 from onecurve.model.deferred import defer_init
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import build_real
 from onecurve.params.tables import Tables
 from onecurve.prove.comparison import (
@@ -39,11 +42,13 @@ from onecurve.prove.comparison import (
 )
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import MAX_CURVE_EXCESS, curve_excess
+from onecurve.prove.moved_weights import apply_moves
 from onecurve.runtime.assembly import Assembly, assemble, refuse_sparse_gradients, refuse_unmatched_groups
 from onecurve.runtime.row_tables import RowAccess
 from onecurve.train.part import Part
 from onecurve.verbs.reference_tables import table_state
 from onecurve.verbs.references import BuildModel, References
+from onecurve.verbs.start_weights import StartWeights
 
 _MIN_STALL_SECONDS = 120.0
 _STALL_OVER_REFERENCE = 30
@@ -68,9 +73,11 @@ class PlanChecker:
         changed_buffers: ChangedBuffers,
         build: BuildModel = build_real,
         rows: RowAccess | None = None,
+        checkpoint: tuple[str, str] | None = None,
     ) -> None:
-        """`folder`: for the references; all ranks see it. `build`: how the references build the model. `rows`: how row
-        servers are reached."""
+        """`steps`: to compare; in float64 one more follows, from moved weights, unless the job has no further step.
+        `folder`: for the references; all ranks see it. `build`: how the references build the model. `rows`: how row
+        servers are reached. `checkpoint`: its location and name, if it has the weights to begin with."""
         self._rows = rows
         self.steps = steps
         self._exact = precision == "fp64"
@@ -83,6 +90,7 @@ class PlanChecker:
         refuse_unmatched_groups(job, deferred)
         refuse_sparse_gradients(deferred)
         self._messages = deferred.messages
+        self._start = StartWeights(*checkpoint, job, deferred.module, data) if checkpoint is not None else None
         self._has_batch_norm = any(isinstance(module, _BatchNorm) for module in deferred.module.modules())
         self._changed_buffers = changed_buffers
         self.references = References(
@@ -90,13 +98,14 @@ class PlanChecker:
             data,
             device,
             world,
-            steps,
+            min(steps + 1, data.steps) if self._exact else steps,
             self._exact,
             self._has_batch_norm,
             changed_buffers,
             folder,
             self._expected,
             build,
+            self._start,
         )
 
     def reference_count(self, plans: Sequence[Plan]) -> int:
@@ -157,6 +166,7 @@ class PlanChecker:
             size=difference.size,
             limit=difference.limit,
             step=difference.step + 1,
+            moved=self.references.moves_after is not None and difference.step > self.references.moves_after,
             tensor=difference.tensor,
         )
 
@@ -176,6 +186,8 @@ class PlanChecker:
     def notes(self, plans: Sequence[Plan], verdicts: Sequence[Verdict]) -> list[str]:
         """Return what a reader of the verdicts should know. Every rank must call this."""
         notes = [*self._messages]
+        if self._start is not None:
+            notes.append(f"compared from the weights of {self._start.text}, with a new optimizer and the first samples")
         if self._has_batch_norm:
             notes.append("batch norm sees one round at a time, so the one-device run uses as many rounds as the plan")
         notes += self._buffer_notes(plans)
@@ -183,6 +195,7 @@ class PlanChecker:
             notes.append(
                 "the loss depends on the micro-batch size, so the one-device run uses the plan's micro-batches"
             )
+        notes += dict.fromkeys(note for plan in plans for note in self.moved_notes(plan))
         of_ranks = all_gather_text("\n".join(self._expected.notes))
         notes += dict.fromkeys(note for text in of_ranks for note in text.splitlines())
         if self._exact and (limit := self.limit(plans)) > LIMIT:
@@ -195,6 +208,16 @@ class PlanChecker:
                 "differences near 1e-7 hint at a float32 cast inside the model or loss ('.float()', float32 constants)"
             )
         return notes
+
+    def moved_notes(self, plan: Plan) -> list[str]:
+        """What the step from moved weights did not show; empty if it showed everything."""
+        found = self.references.run(self.references.variant(plan), 0)
+        if found.obstacle:
+            return [f"no step from moved weights was compared: {found.obstacle}"]
+        if names := found.without_gradient:
+            verb = "has" if len(names) == 1 else "have"
+            return [f"{counted(len(names), 'parameter')} {verb} no gradient in this check (first: {names[0]!r})"]
+        return []
 
     def _buffer_notes(self, plans: Sequence[Plan]) -> Iterator[str]:
         if names := self._changed_buffers.names:
@@ -221,8 +244,11 @@ class PlanChecker:
     def _differences(self, resolved: ResolvedPlan, mesh: ProcessMesh, progress: Progress) -> list[Difference]:
         deferred = defer_init(self._job.model, self._job.seed)
         self._expected.disable_dropout(deferred.module)
-        with self._expected.removed():
+        functions = self._job.model, self._job.loss, *self._job.metrics.values()
+        with python_state_kept(*functions), self._expected.removed():
             assembly = assemble(self._job, resolved, mesh, self._device, self._data, deferred, rows=self._rows)
+            if self._start is not None:
+                self._start.load_part(assembly.part, resolved.plan.mesh, self._world.rank)
             progress()
             compare = self._exact_differences if self._exact else self._curve_difference
             try:
@@ -240,6 +266,9 @@ class PlanChecker:
             rows = self._row_state(part, plan, folder)
             state = [*part.state, *rows, *_averages(assembly)]
             differences += compare_step(state, part.trainable, step, loss, lr, folder)
+            if step == self.references.moves_after:
+                apply_moves(part.parameters, folder)
+                part.drop_gathered()
             progress()
         return differences
 
@@ -248,7 +277,7 @@ class PlanChecker:
         create no rows."""
         if not isinstance(part.tables, Tables):
             return []
-        begin = self.steps * plan.global_batch
+        begin = (self.steps + 1) * plan.global_batch
         part.infer(part.place(self._data.trial_micro(begin, begin + 1)))
         return table_state(part.tables, part.group, folder)
 
@@ -263,9 +292,8 @@ class PlanChecker:
 
     def _losses(self, assembly: Assembly, plan: Plan) -> Iterator[tuple[int, float]]:
         data_rank = plan.mesh.data_rank(self._world.rank)
-        for batch in self._data.batches(plan, data_rank, workers=0, ahead=self._job.staleness.steps):
-            if batch.step > self.steps:
-                return
+        batches = self._data.batches(plan, data_rank, workers=0, ahead=self._job.staleness.steps)
+        for batch in islice(batches, len(self.references.run(self.references.variant(plan), 0).losses)):
             yield batch.step - 1, assembly.trainer.step(batch.step, batch.rounds, batch.upcoming).loss
 
 

@@ -50,7 +50,7 @@ def prepare(
         out: Folder for checkpoints; if it holds checkpoints of the same job, the run continues from the newest.
             Default: None, no checkpoints.
         change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
-            `"global_batch"`, `"steps"`. Default: none; a changed job is refused.
+            `"global_batch"`, `"steps"`, `"data"`. Default: none; a changed job is refused.
         backward: With `"step"`, `run.step` calls backward. With `"mine"` your loop does (two optimizers, reinforcement
             learning), with `run.model`, `run.backward(weighted)` and `run.update(name)`. Default: `"step"`.
 

@@ -1,4 +1,4 @@
-"""The proof before training: one step under the run's plan, reduced, compared with one device in float64."""
+"""The proof before training: two steps under the run's plan, reduced, compared with one device in float64."""
 
 import copy
 import gc
@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from onecurve.data.training_data import TrainingData
-from onecurve.describe.errors import OnecurveError, UserCodeError
+from onecurve.describe.errors import OnecurveError, UserCodeError, is_refusal
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EventRecord
 from onecurve.describe.requests import RunRequest
@@ -35,6 +36,7 @@ from onecurve.device.world import World
 from onecurve.job.job import Job
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.model.materialize import Materializer
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import build_real
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.shallow_model import ShallowModel, surplus_blocks
@@ -54,8 +56,8 @@ _MIN_BLOCKS_PER_KIND = 2
 """One alone would have no sibling, and would not be wrapped as a block."""
 _BYTES_PER_PARAMETER = 64
 """Memory of two float64 replicas: weights, gradients and two tensors of optimizer state."""
-_STORED_BYTES_PER_PARAMETER = 16
-"""What the one-device run leaves in a file: weights and gradients."""
+_STORED_BYTES_PER_PARAMETER = 40
+"""What the one-device run leaves in files: weights and gradients of two steps, and how weights are moved in between."""
 
 
 class PlanProof:
@@ -82,12 +84,8 @@ class PlanProof:
         text = remembered(key) or self._proved_in_folder(key)
         if text:
             return ProofAgenda(key, remembered=text)
-        try:
-            agenda = _agenda(job, data, deferred, resolved)
-        except Exception as error:  # the model, run on fake tensors, may raise anything
-            _log.info("the plan cannot be reduced", exc_info=True)
-            return ProofAgenda(key, obstacle=f"the model cannot be made smaller ({_first_line(error)})")
-        return replace(agenda, key=key, plan=str(resolved.plan))
+        with python_state_kept(*_functions(job)):
+            return replace(_agenda(job, data, deferred, resolved), key=key, plan=str(resolved.plan))
 
     def prove(
         self,
@@ -106,7 +104,7 @@ class PlanProof:
         elif agenda.obstacle or agenda.resolved is None:
             self._warn(agenda.obstacle)
         else:
-            with preserve_rng_state():
+            with preserve_rng_state(), python_state_kept(*_functions(job)):
                 self._prove(agenda, agenda.resolved, _proof_job(job, agenda), data, device, world, rows)
             gc.collect()  # modules are full of cycles, and the run needs the memory
 
@@ -133,16 +131,16 @@ class PlanProof:
             if obstacle:
                 self._warn(obstacle)
                 return
+            steps = _steps_text(checker, resolved.plan)
             verdict = self._verdict(checker, resolved)  # ends with an exchange: then all ranks have read the folder
         if not verdict.holds:
             raise OnecurveError(self._refusal(verdict, agenda.plan))
         blocks = f"{len(agenda.left_out)} identical blocks left out" if agenda.left_out else "the whole model"
         if checker.has_dropout:
             blocks += ", without dropout"
-        samples = counted(resolved.plan.global_batch, "sample")
         text = (
             f"{verdict.plan} computes the same as one device (largest difference {verdict.size:.0e}, limit "
-            f"{verdict.limit:.0e}; {blocks}, one step of {samples}, {seconds_text(time.monotonic() - began)})"
+            f"{verdict.limit:.0e}; {blocks}, {steps}, {seconds_text(time.monotonic() - began)})"
         )
         self._hold(agenda.key, text)
         if world.rank == 0:
@@ -164,9 +162,10 @@ class PlanProof:
             return f"{verdict.reason}\nfound while the plan was proved before training, as {verdict.plan}"
         asked = self._request
         command = shlex.join(["onecurve", "check", asked.script, *asked.arguments, "--plan", plan])
+        where = " at moved weights" if verdict.moved else ""
         return (
             f"plan {plan}: it does not compute the same as one device. Before the first update, "
-            f"under {verdict.plan}, {verdict.tensor} differs by {verdict.size:.1e} of its scale (limit "
+            f"under {verdict.plan}, {verdict.tensor} differs{where} by {verdict.size:.1e} of its scale (limit "
             f"{verdict.limit:.0e}); "
             f"use another plan, compare step by step with: {command}, or train without proof: --no-check"
         )
@@ -186,22 +185,39 @@ class PlanProof:
         self.event = EventRecord("warning", f"the plan is not proved before training: {reason}")
 
 
+def _functions(job: Job) -> list[Any]:
+    """The user's functions, which may keep a state: a constructor may enter its model in a global list."""
+    return [job.model, job.loss, *job.metrics.values(), *job.optimizers.values()]
+
+
 def _agenda(job: Job, data: TrainingData, deferred: DeferredModel, resolved: ResolvedPlan) -> ProofAgenda:
     """Reduce the plan, and the model too if it is large."""
-    plan, parameters = reduced_plan(resolved.plan), deferred.parameters
-    left_out: tuple[str, ...] = ()
+    agenda, parameters = ProofAgenda(resolved=replace(resolved, plan=reduced_plan(resolved.plan))), deferred.parameters
     if parameters > _WHOLE_MODEL_PARAMETERS and deferred.recorder is not None:
-        kinds = TracedModel(job, data, deferred).kinds(TRACE_SAMPLES)
-        left_out = tuple(surplus_blocks(kinds, max(_MIN_BLOCKS_PER_KIND, plan.stage_count)))
-    agenda = ProofAgenda(resolved=replace(resolved, plan=plan), left_out=left_out)
-    if left_out:
-        small = _proof_job(job, agenda)
-        shallow = defer_init(small.model, small.seed)
-        refuse_unmatched_groups(small, shallow)
-        parameters = shallow.parameters
-        agenda = replace(agenda, resolved=PlanCompleter(small, data, shallow).resolve(replace(plan, stages=())))
+        try:
+            agenda, parameters = _without_surplus_blocks(agenda, job, data, deferred)
+        except Exception:  # a smaller model, run on fake tensors, may raise anything: it is not the model of the job
+            _log.info("the model cannot be made smaller, so it is compared whole", exc_info=True)
     obstacle = _missing_memory(parameters)
     return ProofAgenda(obstacle=obstacle) if obstacle else agenda
+
+
+def _without_surplus_blocks(
+    agenda: ProofAgenda, job: Job, data: TrainingData, deferred: DeferredModel
+) -> tuple[ProofAgenda, int]:
+    """Leave out blocks that are identical to others; return the number of parameters that remain too."""
+    assert agenda.resolved is not None
+    plan = agenda.resolved.plan
+    kinds = TracedModel(job, data, deferred).kinds(TRACE_SAMPLES)
+    left_out = tuple(surplus_blocks(kinds, max(_MIN_BLOCKS_PER_KIND, plan.stage_count)))
+    if not left_out:
+        return agenda, deferred.parameters
+    agenda = replace(agenda, left_out=left_out)
+    small = _proof_job(job, agenda)
+    shallow = defer_init(small.model, small.seed)
+    refuse_unmatched_groups(small, shallow)
+    resolved = PlanCompleter(small, data, shallow).resolve(replace(plan, stages=()))
+    return replace(agenda, resolved=resolved), shallow.parameters
 
 
 def _proof_job(job: Job, agenda: ProofAgenda) -> Job:
@@ -228,23 +244,39 @@ def _missing_memory(parameters: int) -> str:
 
 
 def _train_reference(checker: PlanChecker, plan: Plan, world: World) -> str:
-    """Train one step on one device, on the first rank; return on all ranks why that is impossible, if it is."""
-    obstacle = ""
+    """Train on one device, on the first rank; return on all ranks why that is impossible, if it is.
+
+    If the job is refused, all ranks raise that. The user's own code may fail only because of float64; if it does not,
+    the run itself raises the same.
+    """
+    obstacle, refusal = "", None
     reference = checker.references.variant(plan)
     if world.rank == 0:
         try:
             checker.references.train_alone([plan])
             if not all(map(math.isfinite, checker.references.run(reference, 0).losses)):
                 obstacle = "the loss of its first samples is not finite on one device"
-        except Exception as error:  # the user's model and loss run here; the run itself reports what is wrong with them
+        except Exception as error:
             _log.info("the one-device step failed", exc_info=True)
             obstacle = f"one device cannot compute a step in float64 ({_first_line(error)})"
+            refusal = error if is_refusal(error) else None
     group = dist.group.WORLD if world.size > 1 else None
+    refused = broadcast_first_text(group, str(refusal) if refusal is not None else "")
+    if refused:
+        raise refusal or OnecurveError(refused)
     obstacle = broadcast_first_text(group, obstacle)
     is_visible = bool(obstacle) or checker.references.folder(reference).is_dir()
     return obstacle or broadcast_first_text(
         group, "" if is_visible else f"rank {world.rank} does not see the first rank's files; use a shared --out"
     )
+
+
+def _steps_text(checker: PlanChecker, plan: Plan) -> str:
+    """Which steps are compared, and what they do not show."""
+    samples = counted(plan.global_batch, "sample")
+    count = len(checker.references.run(checker.references.variant(plan), 0).losses)
+    steps = f"two steps of {samples}, the second from moved weights" if count > 1 else f"one step of {samples}"
+    return "; ".join([steps, *checker.moved_notes(plan)])
 
 
 @contextmanager

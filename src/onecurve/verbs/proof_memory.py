@@ -20,6 +20,8 @@ from onecurve.device.files import cache_folder, replace_file
 from onecurve.job.job import Job
 
 _log = logging.getLogger(__name__)
+_METHOD = "two steps"
+"""Changes when a proof compares more: then earlier ones do not count."""
 _GENERATED = "<string>"
 """Code that a library wrote from a class, such as the methods of a dataclass."""
 _VERSIONED = (*torch.__path__, *onecurve.__path__)
@@ -35,7 +37,16 @@ def proof_key(
     code = _code_hash(source_files(job, model))
     if not code:
         return ""
-    known = [dict(fingerprint), list(arguments), to_json(plan), code, torch.__version__, onecurve.__version__, device]
+    known = [
+        _METHOD,
+        dict(fingerprint),
+        list(arguments),
+        to_json(plan),
+        code,
+        torch.__version__,
+        onecurve.__version__,
+        device,
+    ]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
 
 

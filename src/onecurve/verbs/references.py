@@ -1,6 +1,7 @@
 """The one-device runs that plans are compared with, trained once for all plans and stored in a folder."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,28 +19,36 @@ from onecurve.data.order import round_bounds
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.changed_buffers import ChangedBuffers
 from onecurve.describe.convert import from_plain, to_plain
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import barrier
 from onecurve.device.device import Device
+from onecurve.device.gradient_hooks import take_gradient_hooks
+from onecurve.device.local_tensor import local_tensor_of
 from onecurve.device.world import World
 from onecurve.job.batch import MicroBatch
 from onecurve.job.embedding import tables_of
 from onecurve.job.evaluation_metrics import metrics_of
 from onecurve.job.job import Job
+from onecurve.job.loss_parameters import refuse_other_parameters
 from onecurve.job.loss_trial import TRIAL_SAMPLES, LossTrial
 from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.objective import objective_of, weigh
 from onecurve.job.optimizer_factory import build_optimizer
+from onecurve.job.scalar_form import REFUSED
 from onecurve.job.whole_batch import WholeBatchLoss, splittable
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import build_real
-from onecurve.model.unchanged import unchanged
+from onecurve.model.unchanged import buffers_kept, unchanged
 from onecurve.prove.comparison import Limits, average_name, compare_module, limits_of, store_step
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
+from onecurve.prove.moved_weights import apply_moves, store_moves
 from onecurve.prove.reference import train_on_one_device
 from onecurve.verbs.reference_tables import TABLES, ReferenceOptimizer, ReferenceTable, add_tables, store_ids
+from onecurve.verbs.start_weights import StartWeights
 
 _EXACT_PERTURBATION = 1e-15
 """Relative perturbation of the weights that shows how much a model amplifies rounding errors in float64."""
@@ -67,6 +76,10 @@ class ReferenceRun:
     differences: tuple[dict[str, float], ...]
     """The differences of a perturbed float64 run from the reference after each step, by tensor; otherwise empty."""
     seconds: float
+    without_gradient: tuple[str, ...] = ()
+    """Parameters whose gradient is missing or zero also in the step from moved weights."""
+    obstacle: str = ""
+    """Why there is no step from moved weights although there should be one; then it is not among the losses."""
 
 
 class References:
@@ -85,11 +98,16 @@ class References:
         folder: Path,
         expected: ExpectedDifferences,
         build: BuildModel = build_real,
+        start: StartWeights | None = None,
     ) -> None:
-        """`exact`: in float64, with every tensor stored; otherwise in float32, with several perturbed loss curves."""
-        self._build_model = build
+        """`exact`: in float64, with every tensor stored; otherwise in float32, with several perturbed loss curves. The
+        last of several float64 steps begins with moved weights. `start`: None for the weights of the constructor."""
+        self._build_model, self._start = build, start
         self._job, self._data, self._device, self._world = job, data, device, world
         self._steps, self._exact, self._folder, self._expected = steps, exact, folder, expected
+        self.moves_after = steps - 2 if exact and steps > 1 else None
+        """The step after which the weights are moved, counted from 0; None if they are not."""
+        self._objective = objective_of(job.loss)
         self._dtype = torch.float64 if exact else torch.float32
         self._has_batch_norm, self._changed_buffers = has_batch_norm, changed_buffers
 
@@ -151,12 +169,22 @@ class References:
         return self.folder(variant) / f"run-{run}.json"
 
     def _train(self, variant: Variant, run: int) -> None:
+        with python_state_kept(*self._functions):
+            self._train_once(variant, run)
+
+    @property
+    def _functions(self) -> list[Any]:
+        """The functions of the user, which may keep a state."""
+        return [self._job.model, self._job.loss, *self._job.metrics.values()]
+
+    def _train_once(self, variant: Variant, run: int) -> None:
         began = time.monotonic()
         module = self._build()
+        hooks = take_gradient_hooks(module)
         tables = self._add_tables(module, variant)
         if run:
             perturb(module, run, _EXACT_PERTURBATION if self._exact else PERTURBATION)
-        else:
+        if not run or self._objective.form is None:
             self._refuse_unsplittable(module)
         trainable = [
             (name, parameter)
@@ -186,21 +214,46 @@ class References:
                 differences.append(compare_module(module, step, loss, lr, folder, averages))
             elif self._exact:
                 store_step(module, step, loss, folder, averages)
+            if step == self.moves_after:
+                self._move(module, folder, run)
 
-        with refuse_fake_tensors(), self._expected.removed():
-            train_on_one_device(
-                module,
-                optimizer,
-                lambda step: self._job.lr_factor(step, self._data.steps),
-                self._job.clip,
-                self._batches(variant),
-                self._loss,
-                after_step,
-                lambda step, parameter: self._job.staleness.applies(step + 1) and id(parameter) in rows,
-                (self._embed, self._joint_loss) if isinstance(self._job.loss, WholeBatchLoss) else None,
-            )
-        result = ReferenceRun(tuple(losses), tuple(differences), time.monotonic() - began)
+        obstacle = ""
+        try:
+            with refuse_fake_tensors(), self._expected.removed():
+                train_on_one_device(
+                    module,
+                    optimizer,
+                    lambda step: self._job.lr_factor(step, self._data.steps),
+                    self._job.clip,
+                    self._batches(variant, len(self.run(variant, 0).losses) if run else self._steps),
+                    self._loss,
+                    after_step,
+                    lambda step, parameter: self._job.staleness.applies(step + 1) and id(parameter) in rows,
+                    (self._embed, self._joint_loss) if isinstance(self._job.loss, WholeBatchLoss) else None,
+                    hooks,
+                )
+        except Exception as error:
+            if run or self.moves_after is None or len(losses) <= self.moves_after:
+                raise
+            # The job itself need not have such weights: a distribution may refuse its parameters.
+            obstacle = f"it raises {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        has_moved = not run and self.moves_after is not None
+        if has_moved and not obstacle and not _is_finite(module, losses[-1]):
+            obstacle = "its loss or a gradient is not finite"
+        result = ReferenceRun(
+            losses=tuple(losses[: self._steps - 1] if obstacle else losses),
+            differences=tuple(differences),
+            seconds=time.monotonic() - began,
+            without_gradient=tuple(_without_gradient(module)) if has_moved and not obstacle else (),
+            obstacle=obstacle,
+        )
         self._file(variant, run).write_text(json.dumps(to_plain(result)))  # last: it says that the run is complete
+
+    def _move(self, module: nn.Module, folder: Path, run: int) -> None:
+        """Move the weights; the reference decides how."""
+        if not run:
+            store_moves(module, self._job.seed, folder, without=TABLES)
+        apply_moves((local_tensor_of(name, each, True) for name, each in module.named_parameters()), folder)
 
     def _averaged(self, module: nn.Module) -> AveragedModel | None:
         """torch's own averages, to compare with."""
@@ -214,17 +267,20 @@ class References:
         if isinstance(self._job.loss, nn.Module):
             self._job.loss.to(self._device.torch_device, self._dtype)
         self._expected.disable_dropout(module)
+        if self._start is not None:
+            self._start.load_module(module)
         return module
 
     def _add_tables(self, module: nn.Module, variant: Variant) -> dict[str, ReferenceTable]:
         """Make the model's embedding tables ordinary parameters."""
-        micro_batches = (micro for rounds in self._batches(variant) for micros in rounds for micro in micros)
+        batches = self._batches(variant, self._steps)
+        micro_batches = (micro for rounds in batches for micros in rounds for micro in micros)
 
         def forward(module: nn.Module, micro: MicroBatch) -> None:
             with torch.no_grad():
                 micro.forward(module)
 
-        with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
+        with refuse_fake_tensors(), self._expected.removed(), buffers_kept(module.eval()):
             return add_tables(
                 module,
                 self._job.seed,
@@ -239,22 +295,22 @@ class References:
         """Refuse, once for all plans, a loss or a metric that every plan would refuse."""
 
         def infer(micro: MicroBatch) -> Any:
-            with torch.no_grad():
-                return micro.forward(module)
+            return micro.infer(module)
 
         def read(begin: int, end: int, copies: int) -> MicroBatch:
             return self._data.trial_micro(begin, end, copies).to(self._device.torch_device, self._dtype)
 
-        with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval()):
-            trial = LossTrial(infer=infer, read=read)
+        with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval(), *self._functions):
+            trial = LossTrial(infer=infer, read=read, on_form=self._objective.set_form)
             first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
-            output = infer(first)
+            output = trial.output(first)
+            refuse_other_parameters(self._job.loss, output, first, module.parameters())
             trial.refuse_unsplittable(splittable(self._job.loss), first, output)
             refuse_unsplittable_metrics(trial, metrics_of(self._job.metrics), first, output)
 
-    def _batches(self, variant: Variant) -> Iterator[list[list[MicroBatch]]]:
+    def _batches(self, variant: Variant, steps: int) -> Iterator[list[list[MicroBatch]]]:
         size = self._job.global_batch
-        for step in range(self._steps):
+        for step in range(steps):
             bounds = [round_bounds(step * size, size, variant.rounds, number) for number in range(variant.rounds)]
             yield [
                 [self._micro(begin + first, begin + last) for first, last in variant.shares or ((0, end - begin),)]
@@ -266,7 +322,9 @@ class References:
 
     def _loss(self, module: nn.Module, micro: MicroBatch) -> tuple[Tensor, Tensor | float]:
         with self._expected.watch_draws():
-            weighted = objective_of(self._job.loss)(micro.forward(module), micro)
+            weighted = self._objective(micro.forward(module), micro)
+        if float(weighted.count) == REFUSED:
+            raise OnecurveError(self._objective.refusal)
         return weighted.sum, weighted.count
 
     def _embed(self, module: nn.Module, micro: MicroBatch) -> Any:
@@ -280,6 +338,18 @@ class References:
         value = self._job.loss.of_embeddings(_together(embeddings), _together([micro.target for micro in micros]))
         weighted = weigh(value, samples)
         return weighted.sum * (samples / weighted.count), samples
+
+
+def _without_gradient(module: nn.Module) -> Iterator[str]:
+    for name, parameter in module.named_parameters():
+        is_compared = parameter.requires_grad and parameter.numel() and not name.startswith(f"{TABLES}.")
+        if is_compared and (parameter.grad is None or not parameter.grad.any()):
+            yield name
+
+
+def _is_finite(module: nn.Module, loss: float) -> bool:
+    gradients = (parameter.grad for parameter in module.parameters() if parameter.grad is not None)
+    return math.isfinite(loss) and all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
 def _together(parts: Sequence[Any]) -> Any:

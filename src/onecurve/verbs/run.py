@@ -56,6 +56,7 @@ def run(
     fresh: bool = False,
     change: str | Sequence[str] = (),
     check: bool = True,
+    audit: int | None = None,
     hosts: int | str | None = None,
     join: str | None = None,
     key_file: str | Path | None = None,
@@ -85,10 +86,12 @@ def run(
         precision: Precisions that an automatic plan may compute in: `"fp32"`, `"bf16"`, `"fp16"`. Default: None, fp32.
         fresh: Start over, and remove the earlier run in the folder. Default: False.
         change: Fields of the job that have changed since the checkpoint was saved: `"lr"`, `"schedule"`,
-            `"global_batch"`, `"steps"`. The run continues with the new values, and records the old and the new ones.
-            Default: none; a changed job is refused.
+            `"global_batch"`, `"steps"`, `"data"`. The run continues with the new values, and records the old and the
+            new ones. Default: none; a changed job is refused.
         check: Prove before the first update that the plan computes the same as one device, and stop if it does not: one
             step of a few samples, in float64. A job that was proved before is not proved again. Default: True.
+        audit: One in this many steps is computed a second time by another rank, and a gradient that differs ends the
+            run: see `Job.audit`. Default: None, as the job says.
         hosts: Number of hosts, or `"MIN:MAX"`. Start the same command on each of them; they meet in the run's folder,
             unless `join` is given. Default: None, 1, or under srun and mpirun theirs.
         join: Where hosts meet that do not see the run's folder: `"HOST:PORT"`, an address of one of them, or
@@ -127,6 +130,7 @@ def run(
         fresh=fresh,
         change=changed,
         check=check,
+        audit=audit,
         quiet=quiet,
         track=_names(track),
         metrics=metrics,
@@ -192,7 +196,7 @@ def _refuse_options_of_jobs(request: RunRequest, precision: Sequence[str] | None
     """Refuse options that a script with its own loop decides itself."""
     given = {"--out": out is not None, "--fresh": request.fresh, "--change": bool(request.change)}
     given |= {"--precision": precision is not None, "--track": bool(request.track)}
-    given |= {"--metrics": request.metrics is not None}
+    given |= {"--metrics": request.metrics is not None, "--audit": request.audit is not None}
     for option in (option for option, is_given in given.items() if is_given):
         raise OnecurveError(
             f"{option}: {request.script} has its own training loop instead of job(), which decides this: see oc.prepare"

@@ -7,6 +7,7 @@ from pathlib import Path
 from onecurve.checkpoint.hashed_json import CorruptedError
 from onecurve.checkpoint.loader import Checkpoint
 from onecurve.checkpoint.location import open_store
+from onecurve.checkpoint.store import step_of
 from onecurve.describe.errors import OnecurveError
 from onecurve.job.job import Job
 from onecurve.model.adapters import has_adapters
@@ -27,6 +28,18 @@ def find_checkpoint(folder: Path, best: bool) -> Checkpoint:
         except (CorruptedError, OSError) as error:
             failure = str(error)
     raise OnecurveError(f"{store.where}: no checkpoint to read ({failure}); Job(save=…) says when a run saves one")
+
+
+def checkpoint_at(folder: Path, at: int | str) -> Checkpoint:
+    """Return the checkpoint of a run after step `at`, or the newest one if it is `"last"`."""
+    if at == "last":
+        return find_checkpoint(folder, best=False)
+    store = open_store(checkpoints_of(folder))
+    names = {str(step_of(name)): name for name in store.names()}
+    if str(at) not in names:
+        there = f"there are those of {', '.join(names)}" if names else "there is none"
+        raise OnecurveError(f"{store.where}: no checkpoint of step {at} ({there}); give one of these steps, or last")
+    return Checkpoint(store, names[str(at)])
 
 
 def checkpoints_of(folder: Path) -> str:

@@ -65,7 +65,7 @@ class LoopProgress:
         self.own_steps += 1
         seconds = sum(record.seconds.values()) - record.seconds["evaluation"]
         self.training_seconds += seconds
-        self.recent_seconds.append(seconds - record.seconds["checkpoint"])
+        self.recent_seconds.append(seconds - record.seconds["checkpoint"] - record.seconds.get("audit", 0.0))
 
     def summary(
         self,

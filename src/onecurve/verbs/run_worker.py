@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from onecurve.checkpoint.hugging_face import save_configuration
 from onecurve.checkpoint.location import local_folder
 from onecurve.checkpoint.saver import SaveEvent
 from onecurve.describe.convert import from_json, to_document, to_json, to_plain, to_toml
-from onecurve.describe.errors import CorruptedReplicaError, OnecurveError
+from onecurve.describe.errors import CorruptedReplicaError, FaultyRankError, OnecurveError
 from onecurve.describe.estimate import PredictedStep
 from onecurve.describe.generation import Generation
 from onecurve.describe.plan import Plan
@@ -94,7 +95,8 @@ class Training:
         self._request, self._out = request, Path(request.out)
         self._begin = time.perf_counter()
         job = load_job(Path(request.script), request.arguments)
-        self._job = trial_job(job, request.trial) if request.trial is not None else job
+        job = trial_job(job, request.trial) if request.trial is not None else job
+        self._job = job if request.audit is None else replace(job, audit=request.audit)
         self._job_seconds = time.perf_counter() - self._begin
         refuse_manual_backward(self._job, f"{request.script}: onecurve run cannot train it")
         self._code: dict[str, str] = {}
@@ -233,6 +235,9 @@ class Training:
                 log.write(progress.test)
             log.end(run.account.rest())
             return progress, best
+        except FaultyRankError:
+            log.write_events()
+            raise
         finally:
             log.close()
 

@@ -84,7 +84,7 @@ def test_an_evaluation_can_be_repeated_with_the_same_worker_processes(workers: i
     seen = [[micro.target.tolist() for micro in evaluation] for _ in range(3)]
     assert seen[0] == seen[1] == seen[2]
     assert sum(map(len, seen[0])) == 15
-    assert set(multiprocessing.active_children()) == children
+    assert set(multiprocessing.active_children()) <= children  # those of other tests may end meanwhile
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -184,3 +184,13 @@ def test_the_next_use_of_a_file_is_when_its_window_is_read(files: list[int], win
     # Between two windows, all files of a window have the same use, and no window has two.
     windows = sorted(set(uses.tolist()))
     assert windows[0] == position
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=7), st.integers(0, 60))
+def test_a_file_that_is_a_window_of_its_own_is_used_next_when_its_next_sample_is_read(
+    files: list[int], position: int
+) -> None:
+    """Also at the position behind its last sample: then it is used in the next epoch, and may be evicted until then."""
+    order = Order(files, 3)
+    upcoming = order.samples(position, (position // order.size + 2) * order.size).files.tolist()
+    assert order.next_uses(position).tolist() == [position + upcoming.index(file) for file in range(len(files))]

@@ -278,4 +278,6 @@ def test_values_in_a_closure_count() -> None:
     assert function_identity(adding(1)).hash == function_identity(adding(1)).hash
     assert function_identity(adding(1)).hash != function_identity(adding(2)).hash
     arrays = [function_identity(adding(np.full(3, value))).hash for value in (1, 1, 2)]
+    texts = [function_identity(adding(np.array([f"{value} samples"], object))).hash for value in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
     assert arrays[0] == arrays[1] != arrays[2]

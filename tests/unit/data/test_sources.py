@@ -99,7 +99,11 @@ def test_an_index_reads_only_what_is_new(tmp_path: Path) -> None:
     source = SOURCES["jsonl"](path)
     with pytest.raises(OnecurveError, match=r"new.jsonl: it is not in the index; run `onecurve index .*` again"):
         source.verify()
-    assert oc.index(path).scanned == 1
+    for name in ("newer", "newest"):
+        (tmp_path / "data" / f"{name}.jsonl").write_text("")
+    with pytest.raises(OnecurveError, match=r"new.jsonl: it is not in the index, nor are 2 others; run"):
+        source.verify()
+    assert oc.index(path).scanned == 3
     assert len(SOURCES["jsonl"](path)) == len(ALL) + 1
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -223,3 +224,38 @@ def test_what_can_be_read_only_once_is_refused() -> None:
         source.read(0, 1)
     with pytest.raises(OnecurveError, match="an iterator, which can be read only once"):
         open_data(stream_job(data=lambda: iter(Numbers())))
+
+
+def test_reading_a_lane_again_says_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sample takes 2 s: the line comes after 2 of 10 samples, when 8 are left."""
+    now = 0.0
+
+    def slow(_: int) -> Iterator[int]:
+        nonlocal now
+        for number in itertools.count():
+            now += 2.0
+            yield number
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    source = oc.data.stream(slow, lanes=1)
+    assert source.read(0, 10) == 10
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "lane 0 is read again up to sample 10, from 0, which takes about 16 s more" in line
+    assert source.read(0, 11) == 11
+    assert capsys.readouterr().err == ""
+
+
+def test_the_newest_state_before_a_sample_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    states = LaneStates(tmp_path)
+    for at in range(1, 6):
+        states.offer(7, at, lambda at=at: {"at": at})
+        now += lane_states._SECONDS / 2  # every second one is stored
+    found = [states.latest(7, offset) for offset in (2, 3, 4, 5, 9)]
+    assert [state and state[0] for state in found] == [None, 3, 3, 5, 5]
+    assert states.latest(6, 9) is None
+    LaneStates(None).offer(7, 1, lambda: {"at": 1})
+    assert LaneStates(None).latest(7, 9) is None

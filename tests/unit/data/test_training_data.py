@@ -50,13 +50,13 @@ def test_batches_have_those_of_the_steps_after_them() -> None:
 
 def test_a_map_style_dataset_is_returned_as_it_is() -> None:
     dataset = Numbers()
-    assert open_dataset(lambda: dataset, "data") is dataset
+    assert open_dataset(lambda: dataset, "data", 0) is dataset
 
 
 @pytest.mark.parametrize("kind", [WithoutLength, WithoutItems])
 def test_a_dataset_needs_a_length_and_items(kind: type) -> None:
     with pytest.raises(OnecurveError, match=rf"evaluation\(\) .*{kind.__name__}"):
-        open_dataset(kind, "evaluation")
+        open_dataset(kind, "evaluation", 0)
 
 
 def test_an_error_in_the_function_of_the_user_is_explained() -> None:
@@ -64,7 +64,7 @@ def test_an_error_in_the_function_of_the_user_is_explained() -> None:
         raise FileNotFoundError("no such folder")
 
     with pytest.raises(UserCodeError, match=r"data\(\) raised FileNotFoundError: no such folder"):
-        open_dataset(broken, "data")
+        open_dataset(broken, "data", 0)
 
 
 def test_an_error_with_an_explanation_passes_through() -> None:
@@ -72,10 +72,10 @@ def test_an_error_with_an_explanation_passes_through() -> None:
         raise OnecurveError("the data is not prepared")
 
     with pytest.raises(OnecurveError, match=r"^the data is not prepared$"):
-        open_dataset(refused, "data")
+        open_dataset(refused, "data", 0)
 
 
 def test_a_data_loader_is_refused() -> None:
     """Its samples would be batches."""
     with pytest.raises(OnecurveError, match="returned a DataLoader; return its dataset"):
-        open_dataset(lambda: torch.utils.data.DataLoader([1, 2, 3]), "data")
+        open_dataset(lambda: torch.utils.data.DataLoader([1, 2, 3]), "data", 0)

@@ -15,7 +15,7 @@ def test_nothing_is_changed_by_default() -> None:
 
 @pytest.mark.parametrize("name", ["seed", "learning_rate", ""])
 def test_a_field_that_cannot_be_changed_is_refused_with_those_that_can(name: str) -> None:
-    with pytest.raises(OnecurveError, match=f"--change {name}: .*; use lr, schedule, global_batch or steps"):
+    with pytest.raises(OnecurveError, match=f"--change {name}: .*; use lr, schedule, global_batch, steps or data"):
         read_change(f"lr,{name}")
 
 

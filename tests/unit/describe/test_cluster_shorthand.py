@@ -10,6 +10,7 @@ from onecurve.describe.errors import OnecurveError
     [
         ("2x8xH100", "2 hosts × 8 H100-80GB-SXM"),
         ("8xRTX 4090", "1 host × 8 RTX 4090"),
+        ("8xH100", "1 host × 8 H100-80GB-SXM"),
         ("H100", "1 host × 1 H100-80GB-SXM"),
         ("16384×H100", "2,048 hosts × 8 H100-80GB-SXM"),
         ("4xA100+4xV100", "1 host × 4 A100-80GB-SXM + 1 host × 4 V100-32GB-SXM2"),

@@ -41,3 +41,13 @@ def test_more_samples_never_have_fewer_ids(added: list[int]) -> None:
     found = [table.distinct(samples) for samples in (0.5, 1, 1.5, 3, 7, 100, 10_000, 1_000_000)]
     assert all(few <= many * (1 + 1e-12) for few, many in pairwise(found))
     assert table.distinct(1_000_000) <= 10 * 1_000_000 * (1 + 1e-9)
+
+
+def test_fewer_samples_than_were_counted_have_fewer_ids_in_proportion() -> None:
+    assert use((4, 12), (8, 20)).distinct(2) == 6
+    assert use((4, 12), (8, 20)).distinct(4) == 12
+    assert use((4, 12)).distinct(8) == 24
+
+
+def test_the_time_of_rows_is_a_constant_and_a_time_per_row() -> None:
+    assert RowSeconds(per_call=2.0, per_row=0.5).of(6) == 5.0

@@ -3,6 +3,8 @@
 import math
 from dataclasses import replace
 
+import pytest
+
 from onecurve.describe.cluster import Link
 from onecurve.describe.plan import Plan
 from onecurve.describe.table_use import RowCosts, RowSeconds, TableUse
@@ -57,3 +59,24 @@ def test_one_rank_has_all_rows() -> None:
     user, plan = table("user", 10**9), Plan.parse("mb64")
     assert best_placements([user], plan, 64, alone, TableLimits(0.0, math.inf)) == {"user": "replicated"}
     assert best_placements([user], plan, 64, alone, TableLimits(0.0, GB)) == {"user": "served"}
+
+
+def test_the_seconds_of_each_placement_by_hand() -> None:
+    """Every sample has one id of its own; 4 samples per round and two rounds, on two ranks of two hosts."""
+    costs = RowCosts(lookup=RowSeconds(0.0, 1.0), merge=RowSeconds(0.0, 10.0), update=RowSeconds(0.0, 100.0))
+    use = TableUse("item", 4, 1, ((1, 1), (1024, 1024)), 10**6, costs)
+    plan, alone = Plan.parse("replicate2 mb4×2"), Plan.parse("mb4×2")
+    fast = Link(latency=1e-9, bandwidth=1e12)
+    axis = AxisPlacement(2, 2, fast, fast)
+    reading, merging = 2 * 4 * 1.0, 2 * 8 * 10.0
+    one = AxisPlacement(1, 1, fast, fast)
+    assert table_seconds(use, "replicated", alone, 4, one) == pytest.approx(reading + merging + 8 * 100)
+    replicated = reading + merging + 16 * 10 + 16 * 100
+    assert table_seconds(use, "replicated", plan, 4, axis) == pytest.approx(replicated, rel=1e-3)
+    sharded = reading + merging + 2 * 4 * 10 + 8 * 10 + 16 / 2 * 100
+    assert table_seconds(use, "row_sharded", plan, 4, axis) == pytest.approx(sharded, rel=1e-3)
+    served = reading + merging + 2 * (8 * 1) + 2 * (16 * 10) + 16 * 100
+    assert table_seconds(use, "served", plan, 4, axis) == pytest.approx(served, rel=1e-3)
+    # Rows of 4 numbers of 4 bytes with ids of 8 bytes, over a link of 24 bytes per second: 1 s per row and way.
+    slow = AxisPlacement(2, 2, Link(latency=1e-9, bandwidth=24.0), fast)
+    assert table_seconds(use, "served", plan, 4, slow) - served == pytest.approx(2 * 8 + 2 * 8, rel=1e-3)

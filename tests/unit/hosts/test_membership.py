@@ -8,10 +8,12 @@ from onecurve.coordination.clock import ServingClock
 from onecurve.coordination.local import LocalCoordination
 from onecurve.coordination.state import KeyValueState
 from onecurve.describe.convert import to_json
+from onecurve.describe.data_marks import SAMPLES, DataMarks, SampleMark, ValueMark
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.host import HostRange, HostRegistration
 from onecurve.hosts import membership
 from onecurve.hosts.followed_keys import FollowedKeys
-from onecurve.hosts.membership import Fits, Membership
+from onecurve.hosts.membership import Fits, Membership, refuse_different
 from onecurve.hosts.run_keys import RunKeys
 
 
@@ -61,3 +63,20 @@ def test_a_run_waits_for_the_host_that_its_plan_needs() -> None:
 def test_a_host_that_leaves_again_is_not_counted() -> None:
     found, _ = members("2:3", lambda hosts, _: "h1" not in hosts, ["h0", "h1"], ["h2"], left="h1")
     assert found == ["h0", "h2"]
+
+
+def registration(name: str, target: str, hash_seed: str = "0") -> HostRegistration:
+    mark = SampleMark(0, None, ValueMark(target, target, (), target))
+    job = {"data": "8 samples", SAMPLES: to_json(DataMarks(8, (mark,), 1))}
+    return HostRegistration(name=name, address="10.0.0.1", versions={"PYTHONHASHSEED": hash_seed}, job=job)
+
+
+def test_a_host_with_other_samples_is_refused_with_both_values() -> None:
+    refuse_different(registration("a", "3"), registration("b", "3"))
+    with pytest.raises(OnecurveError, match=r"host b .* does not fit: data: dataset\[0\].*3 on host a .*, 5 on host b"):
+        refuse_different(registration("a", "3"), registration("b", "5"))
+
+
+def test_hosts_need_the_same_hash_seed() -> None:
+    with pytest.raises(OnecurveError, match="PYTHONHASHSEED is '7' there and '0' on host a"):
+        refuse_different(registration("a", "3"), registration("b", "3", hash_seed="7"))

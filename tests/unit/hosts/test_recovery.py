@@ -1,14 +1,22 @@
 """While a generation runs: a straggler is named, and later gets less to do."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from onecurve.describe.host import HostRange, HostRegistration, Straggler
+import pytest
+
+from onecurve.describe.assignment import RankFailure
+from onecurve.describe.errors import InterruptError
+from onecurve.describe.generation import Interruption
+from onecurve.describe.host import HostRange, HostRegistration, HostReport, Straggler
 from onecurve.describe.plan import Plan
 from onecurve.hosts.followed_keys import FollowedKeys
-from onecurve.hosts.recovery import Crew, _Recovery
+from onecurve.hosts.generation_end import GenerationEnd
+from onecurve.hosts.recovery import Crew, _Recovery, lead
+from onecurve.launch.failure import RankFailedError
 
 CREW = Crew([("h0", 2)], Plan.parse("replicate2 mb4"))
 
@@ -90,3 +98,134 @@ def test_what_cannot_be_changed_is_tried_once_per_report() -> None:
 def test_a_rank_that_has_recovered_keeps_its_share() -> None:
     _, crews = watched([(slow(20.0),), (), (slow(20.0, rank=0),)], finds=False)
     assert crews.asked == [{1: 0.25}, {0: 0.25}]
+
+
+class Generations(Leader):
+    """A leader whose generations end as they are told."""
+
+    inherited = None
+
+    def __init__(self, *ends: GenerationEnd, measures: bool = False) -> None:
+        super().__init__()
+        self.ends, self.measures = [*ends], measures
+        self.next_generation, self.hosts, self.stopped_by = 1, 1, None
+        self.told: list[Interruption | None] = []
+        self.plans: list[str] = []
+
+    async def wait_for_hosts(self, *_: object, **__: object) -> dict[str, Any]:
+        if self.measures and self.told:
+            self.next_generation += 1  # ranks that measure links
+        return {}
+
+    async def run_generation(self, _: str, __: Any, plan: Plan, *rest: Any) -> GenerationEnd:
+        self.told.append(rest[1])
+        self.plans.append(str(plan))
+        self.next_generation += 1
+        return self.ends.pop(0)
+
+
+class Choice(Crews):
+    """Always the same crew, and a smaller plan if there is one."""
+
+    smaller_plan = ""
+
+    def fits(self, *_: object) -> bool:
+        return True
+
+    async def choose(self, _: object) -> Crew:
+        return CREW
+
+    async def prepare(self, _: object) -> None:
+        pass
+
+    def smaller(self, crew: Crew) -> Crew | None:
+        return Crew(crew.placement, Plan.parse(self.smaller_plan)) if self.smaller_plan else None
+
+
+KILLED = RankFailure(rank=1, time=5.0, exit_status=-9)
+FULL = RankFailure(rank=1, time=5.0, text="no memory", is_out_of_memory=True)
+
+
+def ended(step: int, *failures: RankFailure, knows: bool = True) -> GenerationEnd:
+    report = HostReport(generation=1, failures=failures, step=step, facts_known=knows)
+    return GenerationEnd([("h0", report)], broken_at=10.0)
+
+
+DONE = GenerationEnd([("h0", HostReport(generation=1, result="the summary"))])
+
+
+def led(leader: Generations, smaller: str = "", renews: bool = False) -> str:
+    crews: Any = Choice(finds=False)
+    crews.smaller_plan = smaller
+    made: Any = leader
+    return asyncio.run(lead(made, "run", HostRange(1, 1), crews, renews))
+
+
+def test_the_next_generation_is_told_how_the_one_before_has_ended() -> None:
+    leader = Generations(ended(0, KILLED), ended(7, KILLED, knows=False), ended(7, KILLED), DONE)
+    assert led(leader) == "the summary"
+    first, *told = leader.told
+    assert first is None
+    assert [(each.why, each.step, each.failures) for each in told if each] == [
+        ("lost rank 1 on h0 (SIGKILL)", 0, 1),
+        ("lost rank 1 on h0 (SIGKILL)", 7, 2),
+        ("lost rank 1 on h0 (SIGKILL)", 7, 3),
+    ]
+    assert [each.has_trained for each in told if each] == [False, True, True]
+    assert [each.facts_known for each in told if each] == [True, False, True]
+    assert not any(each.plan_changed for each in told if each)
+    assert all(each.seconds["leave"] > 1e9 for each in told if each)  # since 10 s after the epoch
+    assert all(0 <= each.run_seconds < 60 for each in told if each)
+    assert leader.said == []
+
+
+def test_a_run_that_fails_three_times_at_a_step_is_given_up() -> None:
+    with pytest.raises(RankFailedError, match="3 times at the same step"):
+        led(Generations(*[ended(7, KILLED)] * 3))
+    assert led(Generations(ended(7, KILLED), ended(7, KILLED), ended(8, KILLED), ended(8, KILLED), DONE))
+
+
+def test_a_run_that_was_stopped_says_so() -> None:
+    leader = Generations(ended(7, KILLED))
+    leader.stopped_by = "SIGTERM"  # type: ignore[assignment]
+    with pytest.raises(InterruptError, match="it continues from its newest checkpoint"):
+        led(leader)
+
+
+def test_a_smaller_plan_is_tried_when_memory_runs_out() -> None:
+    leader = Generations(*[ended(0, FULL)] * 2, DONE)
+    assert led(leader, smaller="replicate2 mb2×2") == "the summary"
+    assert leader.plans == ["replicate2 mb4 fp32", "replicate2 mb2×2 fp32", "replicate2 mb2×2 fp32"]
+    assert leader.said == ["lost rank 1 on h0 (out of memory); trying replicate2 mb2×2 fp32"] * 2
+    assert [each.plan_changed for each in leader.told if each] == [True, False]
+    with pytest.raises(RankFailedError, match="found no such plan"):
+        led(Generations(ended(0, FULL)))
+
+
+def test_ranks_that_measured_links_do_not_know_the_facts() -> None:
+    lost = GenerationEnd([("h0", HostReport(generation=1, facts_known=True))], ["h1"])
+    for measures in (False, True):
+        leader = Generations(lost, DONE, measures=measures)
+        led(leader)
+        assert leader.told[1] is not None
+        assert leader.told[1].facts_known != measures
+
+
+def test_a_run_whose_ranks_start_again_says_why() -> None:
+    leader = Generations(ended(7, KILLED), DONE)
+    led(leader, renews=True)
+    assert leader.said == ["lost rank 1 on h0 (SIGKILL); all ranks start again"]
+
+
+def test_changes_for_slow_ranks_get_rarer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is possible a minute after the first, the third two minutes after the second."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    made: Any = Leader()
+    recovery = _Recovery(made, "run", HostRange(1, 1), Crews(finds=True), renews=False)  # type: ignore[arg-type]
+    changed = []
+    for second in range(0, 400, 10):
+        now = float(second)
+        if recovery._rebalance(CREW, {1: 0.5}):
+            changed.append(second)
+    assert changed == [0, 60, 180, 360]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from onecurve.hosts.slurm import BatchFiles, batch_script
+from onecurve.hosts import slurm
+from onecurve.hosts.slurm import BatchFiles, batch_script, follow
 
 
 @pytest.fixture
@@ -47,3 +48,29 @@ def test_options_and_paths_are_in_the_head(files: BatchFiles) -> None:
     text = batch_script("--nodes=2 --time=1:00:00", ["run", "train.py"], files)
     assert "#SBATCH --nodes=2 --time=1:00:00\n" in text
     assert f"--output='{files.log}'" in text
+
+
+@pytest.mark.parametrize(("state", "ended_well"), [("COMPLETED", True), ("FAILED", False)])
+def test_a_job_is_followed_until_it_has_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, ended_well: bool
+) -> None:
+    states, shown = iter(["PENDING", "", "RUNNING", state]), []
+    log = tmp_path / "log"
+    log.write_text("of an earlier start\n")
+
+    def asked(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        now = next(states)
+        with log.open("a") as opened:
+            opened.write(f"[{now}]")
+        return subprocess.CompletedProcess([], 0, f"JobId=1 JobState={now} Reason=None" if now else "", "")
+
+    monkeypatch.setattr(slurm.subprocess, "run", asked)
+    monkeypatch.setattr(slurm.time, "sleep", lambda _: None)
+    assert follow(1, log, shown.append) == ended_well
+    assert "".join(shown) == f"[PENDING][][RUNNING][{state}]"
+
+
+def test_a_job_that_slurm_has_forgotten_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gone = subprocess.CompletedProcess([], 1, "", "slurm_load_jobs error: Invalid job id specified")
+    monkeypatch.setattr(slurm.subprocess, "run", lambda *_, **__: gone)
+    assert not follow(1, tmp_path / "log", lambda _: None)

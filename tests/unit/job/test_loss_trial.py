@@ -1,5 +1,6 @@
 """Losses that cannot be split are refused before training; all others are accepted."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +31,8 @@ def inputs_of(micro: MicroBatch) -> Tensor:
 
 
 def check_loss(loss: Loss, infer: Infer = inputs_of, **settings: Any) -> str:
-    first = read(0, 12)
-    return LossTrial(infer=infer, read=read, **settings).refuse_unsplittable(loss, first, infer(first))
+    first, trial = read(0, 12), LossTrial(infer=infer, read=read, **settings)
+    return trial.refuse_unsplittable(loss, first, trial.output(first))
 
 
 def token_mean(out: Tensor, lengths: Tensor) -> Tensor:
@@ -159,14 +160,36 @@ def test_a_loss_with_float32_class_weights_is_accepted() -> None:
 
 
 def test_a_model_with_random_output_is_refused_with_a_scalar_and_noted_otherwise() -> None:
-    def random(micro: MicroBatch) -> Tensor:
+    def noisy(micro: MicroBatch) -> Tensor:
         return micro.inputs + torch.randn_like(micro.inputs)
 
     with pytest.raises(OnecurveError, match="the model draws random numbers in its forward"):
-        check_loss(lambda out, _: out.mean(), random)
-    note = check_loss(lambda out, _: out.mean(1), random)
+        check_loss(lambda out, _: out.mean(), noisy)
+    note = check_loss(lambda out, _: out.mean(1), noisy)
     assert "draws random numbers" in note
     assert "was not tested" in note
+
+
+def test_a_number_drawn_once_per_forward_is_the_same_for_a_batch_and_its_parts() -> None:
+    """Layer drop: few outcomes, so that repeated forwards are often equal."""
+    for seed in range(20):
+        random.seed(seed)  # whatever the caller has drawn before
+
+        def layer_drop(micro: MicroBatch) -> Tensor:
+            return micro.inputs * (random.random() < 0.5)
+
+        assert check_loss(lambda out, _: out.mean(1), layer_drop) == ""
+        assert check_loss(lambda out, _: out.mean(), layer_drop) == ""
+
+
+def test_a_rare_draw_per_sample_is_noted_in_every_run() -> None:
+    def token_drop(micro: MicroBatch) -> Tensor:
+        kept = torch.tensor([random.random() < 0.5 for _ in range(micro.samples)])
+        return micro.inputs * kept[:, None]
+
+    for seed in range(20):
+        random.seed(seed)
+        assert "draws random numbers" in check_loss(lambda out, _: out.mean(1), token_drop)
 
 
 def test_a_loss_of_the_training_output_alone_is_told_about_evaluation_mode() -> None:
@@ -191,4 +214,4 @@ def test_a_rank_with_placeholder_outputs_makes_the_same_calls_but_does_not_judge
         except OnecurveError:
             assert judges
         calls[judges] = len(counted)
-    assert calls[True] == calls[False] == 3
+    assert calls[True] == calls[False] == 5  # two parts, and the whole with three other seeds

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from onecurve.describe.changed_buffers import ChangedBuffers
+from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh, refusal_of_rounds
+from onecurve.describe.plan import Plan
 from onecurve.measure.changed_buffers import find_changed_buffers
 
 Change = Callable[["Changes", Tensor], None]
@@ -103,3 +104,69 @@ def test_the_vectors_of_spectral_norm_do_not_depend_on_the_samples(wrap: Callabl
     changed = found(wrap(nn.Linear(4, 4)))
     assert len(changed.data_independent) == 2
     assert changed.data_dependent == ()
+
+
+class Follower(nn.Module):
+    """Forward writes into its own parameters."""
+
+    def __init__(self, write: Callable[["Follower", Tensor], None]) -> None:
+        super().__init__()
+        self.write, self.fast, self.slow, self.table = write, nn.Linear(4, 4), nn.Linear(4, 4), nn.Embedding(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.write(self, x)
+        return self.fast(x) - self.slow(x)
+
+
+@torch.no_grad()
+def moved(model: Follower, _: Tensor) -> None:
+    model.slow.weight.lerp_(model.fast.weight, 0.1)
+
+
+def moved_through_data(model: Follower, _: Tensor) -> None:
+    model.slow.weight.data.mul_(0.9).add_(model.fast.weight.data, alpha=0.1)
+
+
+def assigned_to_data(model: Follower, _: Tensor) -> None:
+    model.slow.weight.data = 0.9 * model.slow.weight.data + 0.1 * model.fast.weight.data
+
+
+@torch.no_grad()
+def centred(model: Follower, x: Tensor) -> None:
+    model.slow.weight.sub_(x.mean())
+
+
+def looked_up(model: Follower, x: Tensor) -> None:
+    nn.functional.embedding((x > 0).long(), model.table.weight, max_norm=0.5)
+
+
+@pytest.mark.parametrize("write", [moved, moved_through_data, assigned_to_data])
+def test_parameters_that_forward_moves_are_found(write: Callable[[Follower, Tensor], None]) -> None:
+    changed = found(Follower(write))
+    assert (changed.parameters, changed.data_dependent_parameters) == (("slow.weight",), ())
+
+
+def test_writes_that_depend_on_the_samples_are_found() -> None:
+    assert found(Follower(centred)).data_dependent_parameters == ("slow.weight",)
+    changed = found(Follower(looked_up))
+    assert changed.data_dependent_parameters == changed.normalized_parameters == ("table.weight",)
+    assert found(Follower(lambda *_: None)) == ChangedBuffers()
+
+
+@pytest.mark.parametrize(
+    ("write", "plans"),
+    [
+        (moved, {"replicate2 mb4": "", "shard2 mb4": "under 'shard'", "mb4×2": "once per round"}),
+        (centred, {"replicate2 mb4": "different weights", "mb8": "", "mb4×2": "once per round"}),
+        (looked_up, {"replicate2 mb4": "different weights", "mb4×2": "", "pipeline2 mb4×2": "under 'pipeline'"}),
+    ],
+)
+def test_plans_that_cannot_carry_a_write_are_refused(
+    write: Callable[[Follower, Tensor], None], plans: dict[str, str]
+) -> None:
+    changed = found(Follower(write))
+    for text, reason in plans.items():
+        plan = Plan.parse(text)
+        refusal = refusal_of_mesh(changed, plan.mesh, False, False) or refusal_of_rounds(changed, plan.rounds, False)
+        assert (reason in refusal) if reason else not refusal, text

@@ -69,13 +69,17 @@ def test_a_view_with_an_offset_can_be_deep_copied() -> None:
     assert copied[0] is not original
 
 
-def test_a_deep_copy_of_a_module_has_parameters_and_user_attributes() -> None:
+def test_a_deep_copy_of_a_module_keeps_what_torch_keeps() -> None:
+    """torch copies a parameter without its attributes, and any other tensor with them."""
+    real = nn.BatchNorm1d(3)
     with GuardedFakeMode():
-        module = nn.BatchNorm1d(3)
-        module.weight.mark = "mine"
+        fake = nn.BatchNorm1d(3)
+    for module in (real, fake):
+        module.weight.mark = module.running_mean.mark = "mine"
         copied = copy.deepcopy(module.requires_grad_(False))
-    assert isinstance(copied.weight, nn.Parameter)
-    assert not copied.weight.requires_grad
-    assert copied.weight.mark == "mine"
-    assert isinstance(copied.running_mean, FakeTensor)
-    assert copied.running_mean is not module.running_mean
+        assert isinstance(copied.weight, nn.Parameter)
+        assert not copied.weight.requires_grad
+        assert not hasattr(copied.weight, "mark")
+        assert copied.running_mean.mark == "mine"
+        assert isinstance(copied.running_mean, FakeTensor) == (module is fake)
+        assert copied.running_mean is not module.running_mean

@@ -5,9 +5,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.model.materialize import Materializer
 from onecurve.model.recorder import build_real
+from onecurve.model.shared_memory import find_shared_memory, kept_whole
 
 CPU = torch.device("cpu")
 
@@ -102,3 +104,75 @@ def test_only_the_given_submodule_becomes_real() -> None:
     Materializer(deferred.recorder, CPU).materialize(deferred.module[1])
     assert isinstance(deferred.module[0].weight, FakeTensor)
     assert not isinstance(deferred.module[1].weight, FakeTensor)
+
+
+class Slotted(nn.Parameter):
+    """A class by which a user's forward or optimizer decides."""
+
+
+def clip(parameter: nn.Parameter) -> None:
+    assert parameter.grad is not None
+    parameter.grad.clamp_(max=0.5)
+
+
+class Carried(nn.Module):
+    """What a constructor sets besides values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight.data = self.first.weight.data
+        self.row = self.first.weight.data[0]
+        self.register_buffer("bias_now", self.first.bias.detach())
+        halves = torch.randn(2, 3)
+        self.low, self.high = nn.Parameter(halves[0]), nn.Parameter(halves[1])
+        self.low._no_weight_decay = True
+        self.low.mask = torch.ones(3)
+        self.handle = self.low.register_hook(lambda gradient: gradient * 2)
+        self.high.register_post_accumulate_grad_hook(clip)
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_what_a_constructor_sets_on_tensors_survives(real: bool, dtype: torch.dtype | None) -> None:
+    deferred = None if real else defer_init(Carried, seed=1)
+    model = build_real(Carried, 1) if deferred is None else deferred.module
+    Materializer(deferred.recorder if deferred else None, CPU, dtype).materialize(model)
+    assert isinstance(model, Carried)
+    with torch.no_grad():
+        model.first.weight.fill_(3.0)
+        model.first.bias.fill_(4.0)
+    assert model.second.weight.eq(3.0).all()
+    assert model.row.eq(3.0).all()
+    assert model.bias_now.eq(4.0).all()
+    assert [group.names for group in find_shared_memory(model)] == [
+        ("first.weight", "second.weight", "row"),
+        ("first.bias", "bias_now"),
+    ]
+    assert model.low._no_weight_decay is True
+    assert (model.low.mask.dtype, type(model.low.mask)) == (dtype or torch.float32, torch.Tensor)
+    (model.low + model.high).sum().backward()
+    assert model.low.grad.tolist() == [2.0] * 3
+    assert model.high.grad.tolist() == [0.5] * 3
+    model.handle.remove()
+    model.low.grad = None
+    model.low.sum().backward()
+    assert model.low.grad.tolist() == [1.0] * 3
+
+
+def test_a_class_derived_from_parameter_stays() -> None:
+    class Gain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = Slotted(torch.ones(2))
+
+    deferred = defer_init(Gain, seed=1)
+    Materializer(deferred.recorder, CPU, torch.float64).materialize(deferred.module)
+    assert type(deferred.module.gain) is Slotted
+    assert "every rank builds it in full" in deferred.messages[0]
+    assert "'gain' is a Slotted" in kept_whole(deferred.module)
+
+
+def test_a_lazy_module_is_refused_by_name() -> None:
+    with pytest.raises(OnecurveError, match=r"left '0\.weight' without a shape.*nn\.Linear\(in_features"):
+        defer_init(lambda: nn.Sequential(nn.LazyLinear(2)), seed=1)

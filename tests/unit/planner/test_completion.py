@@ -187,7 +187,9 @@ def centered_completer(model: object = Centered, **settings: object) -> PlanComp
 @pytest.mark.parametrize("model", [Centered, UnrecordedCentered])
 def test_buffers_that_forward_changes_are_refused_on_several_data_ranks_or_averaged(model: object) -> None:
     completer = centered_completer(model)
-    alone = completer.resolve(Plan.parse("mb4×2"))
+    with pytest.raises(OnecurveError, match=r"depending on the samples of a round.*Job\(buffers='average'\)"):
+        completer.resolve(Plan.parse("mb4×2"))
+    alone = completer.resolve(Plan.parse("mb8"))
     assert alone.changed_buffers.data_dependent == MEANS
     assert alone.averaged_buffers == ()
     names = "buffers '0.mean', '1.mean', '2.mean' and 1 more"

@@ -3,6 +3,8 @@
 import pytest
 
 from onecurve.describe.change import JobChange
+from onecurve.describe.convert import to_json
+from onecurve.describe.data_marks import SAMPLES, DataMarks, SampleMark, ValueMark
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.record import EvaluationRecord
 from onecurve.job.evaluate import Evaluate
@@ -71,6 +73,36 @@ def test_a_field_that_did_not_change_is_refused_with_its_value() -> None:
 
 def test_a_command_that_made_a_change_may_be_repeated() -> None:
     assert changed_fields(SAVED, SAVED, WHERE, ("lr",), earlier=("lr",)) == []
+
+
+def samples(target: str) -> str:
+    mark = ValueMark(target, target, (), target)
+    return to_json(DataMarks(8, (SampleMark(0, ValueMark("x", "x", (), "x"), mark),), 1))
+
+
+def test_other_samples_are_refused_with_both_values_and_the_flag() -> None:
+    saved = SAVED | {"data": "8 samples", SAMPLES: samples("3")}
+    now = saved | {SAMPLES: samples("5")}
+    with pytest.raises(
+        OnecurveError, match=r"differs in data \(data: dataset\[0\] .*target 3 in the checkpoint, 5 now"
+    ):
+        changed_fields(saved, now, WHERE)
+    with pytest.raises(OnecurveError, match="add --change lr,data"):
+        changed_fields(saved, now | {"lr": "0.2"}, WHERE, ["lr"])
+    assert changed_fields(saved, now, WHERE, ["data"]) == ["data"]
+    assert changed_fields(now, now, WHERE, ["data"], earlier=["data"]) == []
+
+
+def test_samples_that_an_older_checkpoint_lacks_are_not_compared() -> None:
+    assert changed_fields(SAVED, SAVED | {SAMPLES: samples("3")}, WHERE) == []
+
+
+def test_the_length_of_data_may_change_and_the_lanes_of_a_stream_may_not() -> None:
+    saved, now = SAVED | {"data": "8 samples"}, SAVED | {"data": "9 samples"}
+    assert changed_fields(saved, now, WHERE, ["data"]) == ["data"]
+    saved, now = SAVED | {"data": "a stream of 4 lanes"}, SAVED | {"data": "a stream of 8 lanes"}
+    with pytest.raises(OnecurveError, match="restore the old data, which cannot be changed"):
+        changed_fields(saved, now, WHERE, ["data"])
 
 
 def test_a_field_that_an_older_checkpoint_lacks_is_called_not_known() -> None:

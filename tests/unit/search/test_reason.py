@@ -82,3 +82,9 @@ def test_a_faster_plan_that_was_not_chosen_is_less_simple() -> None:
 def test_slowness_is_relative_to_the_best_plan() -> None:
     best = estimate({"forward": 2.0}, {"weights": GIB})
     assert reason(estimate({"forward": 3.0}, {"weights": GIB}), best).startswith("50% slower")
+
+
+def test_a_plan_that_is_faster_by_less_than_half_a_percent_is_as_fast() -> None:
+    assert reason(estimate({"forward": 0.996}, {"weights": GIB}), BEST) == "as fast"
+    assert reason(estimate({"forward": 0.994}, {"weights": GIB}), BEST) == "predicted 0.6% faster"
+    assert reason(estimate({"forward": 1.004}, {"weights": GIB}), BEST) == "as fast"

@@ -61,6 +61,8 @@ def test_another_number_of_ranks_keeps_the_split_of_the_model_and_the_batch(plan
         ("replicate8 mb2", 7, "replicate7 mb(3,3,2,2,2,2,2)"),
         ("tensor2 mb4", 3, "tensor2 mb4"),
         ("replicate2 mb1", 3, "replicate2 mb1"),
+        ("replicate4 mb1 compress=bf16", 2, "replicate2 mb2 compress=bf16"),
+        ("replicate2 mb1 compress=bf16", 1, "mb2"),
         ("tensor4 mb1", 3, None),
     ],
 )
@@ -73,6 +75,7 @@ def test_plans_for_other_numbers_of_ranks(before: str, ranks: int, after: str | 
     ("before", "after"),
     [
         ("replicate2 mb8", "replicate2 mb4×2"),
+        ("replicate2 mb2", "replicate2 mb1×2"),
         ("replicate2 mb3", "replicate2 mb(2,1)×2"),
         ("replicate2 mb(6,2)", "replicate2 mb(3,1)×2"),
         ("replicate2 mb(2,1)", "replicate2 mb(2,1) recompute=full"),
@@ -89,6 +92,13 @@ def test_a_slow_rank_gets_a_smaller_share() -> None:
     assert with_shares(Plan.parse("replicate2 mb4"), {1: 1 / 3}) == Plan.parse("replicate2 mb(6,2)")
     assert with_shares(Plan.parse("replicate2 mb4"), {1: 0.99}) is None
     assert with_shares(Plan.parse("tensor2 mb4"), {0: 0.3}) is None
+    assert with_shares(Plan.parse("pipeline2·replicate2 mb4×2"), {1: 1 / 3}) is None
+
+
+def test_other_shares_must_make_a_step_a_twentieth_shorter() -> None:
+    plan = Plan.parse("replicate2 mb20")
+    assert with_shares(plan, {1: 0.9}) == Plan.parse("replicate2 mb(21,19)")  # 21.1 instead of 22.2
+    assert with_shares(plan, {1: 0.96}) is None
 
 
 def test_many_ranks_have_even_shares() -> None:

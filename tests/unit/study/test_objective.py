@@ -51,3 +51,11 @@ def test_with_few_evaluations_the_training_loss_decides_and_the_last_evaluation_
     write(tmp_path, *steps(1, 2), evaluation)
     assert progress.new_values() == [(2, -98.5)]  # the study makes values large
     assert progress.value == 0.75
+
+
+def test_how_many_steps_and_evaluations_count() -> None:
+    assert [Objective(steps=steps).averaged_steps for steps in (1, 40, 400, 630)] == [1, 2, 20, 32]
+    followed = [Objective(steps=40, watch="loss", evaluations=count).follows_evaluations for count in (5, 6)]
+    assert followed == [False, True]
+    assert Objective(steps=40, watch="loss", evaluations=5).followed == "training loss"
+    assert Objective(steps=40, watch="loss", evaluations=6).followed == "evaluation loss"

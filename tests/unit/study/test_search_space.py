@@ -30,6 +30,9 @@ def test_ranges_choices_and_fixed_arguments_are_told_apart() -> None:
         (["width=1,1"], "give each choice once"),
         (["width=1,"], "give each choice once"),
         (["lr=1..2", "lr=2..3"], "lr was given twice"),
+        (["lr=1", "lr=2..3"], "lr was given twice"),
+        (["=1..2"], "is not name=value"),
+        (["lr=1..1"], "the first number must be the smaller one"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(words: list[str], message: str) -> None:
@@ -47,3 +50,12 @@ def test_texts_of_a_range_have_four_digits(low: float, value: float) -> None:
 def test_combinations_are_counted_where_there_are_finitely_many() -> None:
     assert SearchSpace({"a": Choices(("x", "y")), "b": Range(1, 4, True)}, ()).combinations == 8
     assert SearchSpace({"a": Choices(("x", "y")), "b": Range(1, 4, False)}, ()).combinations is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_logarithmic"), [(1.0, 10.0, True), (1.0, 9.9, False), (0.0, 10.0, False), (-1.0, 10.0, False)]
+)
+def test_ranges_of_a_factor_of_ten_are_searched_by_their_logarithm(
+    low: float, high: float, is_logarithmic: bool
+) -> None:
+    assert Range(low, high, False).is_logarithmic == is_logarithmic

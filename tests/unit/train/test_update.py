@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.device import local_device
 from onecurve.device.local_tensor import local_tensor_of
+from onecurve.train.averages import Averages
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.step_report import StepReport, gradient_factor, gradient_squares, outcome
 from onecurve.train.update import OptimizerUpdate, can_skip_on_device
@@ -86,3 +88,58 @@ def test_a_fused_optimizer_is_right_for_gradients_with_other_strides() -> None:
     sums = torch.tensor([1.0, 8.0, 1.0, *[0.0] * 6], dtype=torch.float64)
     update.apply(StepReport(step=1, lr=0.1, samples=8, loss_scale=1.0, nominal=8, sums=sums), clip=None)
     torch.testing.assert_close(parameter, expected)
+
+
+class Decaying(torch.optim.SGD):
+    """Changes its own learning rate, which the job's schedule would overwrite."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group["lr"] *= 0.9
+
+
+class NeedsAClosure(torch.optim.SGD):
+    def step(self, closure=None):
+        assert closure is not None, "SAM needs a closure"
+
+
+def one_step(factory) -> None:
+    module = nn.Linear(2, 1)
+    update = OptimizerUpdate(factory, local_tensors_of(module), None, local_device(0), Plan())
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    sums = torch.tensor([1.0, 8.0, 1.0, *[0.0] * 6], dtype=torch.float64)
+    update.apply(StepReport(step=1, lr=0.1, samples=8, loss_scale=1.0, nominal=8, sums=sums), None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Decaying, r"step\(\) of Decaying changed its learning rate.*Job\(schedule=…\)"),
+        (NeedsAClosure, r"NeedsAClosure evaluates the loss several times in a step"),
+        (torch.optim.LBFGS, r"LBFGS evaluates the loss several times in a step"),
+    ],
+)
+def test_optimizers_that_train_something_else_are_refused(kind: type, message: str) -> None:
+    with pytest.raises(OnecurveError, match=message):
+        one_step(lambda named: kind([parameter for _, parameter in named], lr=0.1))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: torch.optim.Adam(p, lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True)]
+)
+def test_a_parameter_that_is_used_late_is_averaged_from_its_first_weights(make) -> None:
+    module = nn.Linear(2, 2)
+    start = module.bias.detach().clone()
+    tensors = local_tensors_of(module)
+    update = OptimizerUpdate(lambda named: make([p for _, p in named]), tensors, None, local_device(0), Plan())
+    averages = Averages(0.9, update.optimizer, tensors)
+    for step in range(3):
+        module.weight.grad = torch.ones_like(module.weight)
+        module.bias.grad = torch.ones_like(module.bias) if step == 2 else None
+        averages.begin_update()
+        update.optimizer.step()
+        averages.update(False)
+    found = {tensor.name: average for tensor, average in averages.local_tensors(tensors)}
+    torch.testing.assert_close(found["bias"], 0.9 * start + 0.1 * module.bias.detach())

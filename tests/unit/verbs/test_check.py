@@ -1,13 +1,14 @@
 """`onecurve check` in this process: its arguments, and one plan on one rank."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import onecurve as oc
-from harness import SMALL
+from harness import JOBS, SMALL
 from onecurve.describe.errors import InterruptError, OnecurveError
 from onecurve.describe.mesh import Mesh
 from onecurve.describe.plan import Plan
@@ -70,6 +71,52 @@ def test_no_more_steps_are_compared_than_the_job_has() -> None:
     result = oc.check(SMALL, ["epochs=0.125"], plans=["mb8"], steps=50, quiet=True)
     assert result is not None
     assert result.steps == 1
+
+
+ZERO_GRADIENTS = JOBS / "zero_gradients.py"
+
+
+def test_a_fault_behind_a_zero_head_is_found_from_moved_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    result = oc.check(ZERO_GRADIENTS, ["model=faulty"], plans=["mb8×2"], steps=1)
+    assert result is not None
+    (verdict,) = result.verdicts
+    assert (verdict.outcome, verdict.step, verdict.moved) == ("differs", 2, True)
+    assert verdict.tensor.startswith("gradient behind.")
+    assert "first at step 2, from moved weights, gradient behind." in capsys.readouterr().out
+
+
+def test_parameters_without_a_gradient_are_counted() -> None:
+    result = oc.check(ZERO_GRADIENTS, ["model=zero_head"], plans=["mb8×2"], steps=1, quiet=True)
+    assert result is not None
+    assert result.holds
+    assert "1 parameter has no gradient in this check (first: 'unused')" in result.notes
+
+
+def test_a_model_that_moved_weights_do_not_suit_is_compared_without_them() -> None:
+    result = oc.check(ZERO_GRADIENTS, ["model=shares"], plans=["mb8×2"], steps=2, quiet=True)
+    assert result is not None
+    assert result.holds
+    assert "no step from moved weights was compared: its loss or a gradient is not finite" in result.notes
+
+
+def test_a_check_begins_with_the_weights_of_a_checkpoint(tmp_path: Path) -> None:
+    """The faulty gradient of the first layer is zero at the initial weights, and there is no second step."""
+    arguments = ["model=faulty", "every=2"]
+    oc.run(ZERO_GRADIENTS, arguments, plan="mb16", out=tmp_path / "run", quiet=True)
+    result = oc.check(tmp_path / "run", at=4, plans=["mb8×2"], steps=1, quiet=True)
+    assert result is not None
+    (verdict,) = result.verdicts
+    assert (verdict.outcome, verdict.step, verdict.moved) == ("differs", 1, False)
+    assert verdict.tensor.startswith("gradient behind.")
+    assert any(note.startswith("compared from the weights of step 4 of ") for note in result.notes)
+    with pytest.raises(OnecurveError, match=r"no checkpoint of step 3 .there are those of 2, 4, 6, 8.; give one"):
+        oc.check(tmp_path / "run", at="3", plans=["mb8×2"], quiet=True)
+    with pytest.raises(
+        OnecurveError, match=r"it has the weights of another model .it was FaultyZeroHead, .* parameters"
+    ):
+        oc.check(tmp_path / "run", ["model=momentum"], at=2, plans=["mb16"], quiet=True)
+    with pytest.raises(OnecurveError, match="--at needs the folder of a run"):
+        oc.check(ZERO_GRADIENTS, at=2, plans=["mb8×2"], quiet=True)
 
 
 def test_the_verdicts_are_printed_unless_quiet(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,12 @@ def test_a_model_that_is_too_large_for_one_device_is_not_proved(
 
 def events(folder: Path) -> list[EventRecord]:
     found = [record for record in records(folder) if isinstance(record, EventRecord)]
-    return [event for event in found if event.event in ("proved", "warning")]
+    return [event for event in found if event.event in ("proved", "warning") and not is_of_evaluation(event)]
+
+
+def is_of_evaluation(event: EventRecord) -> bool:
+    """The small job is evaluated on its training data, which each of its runs says."""
+    return event.text.startswith("evaluate.data: ")
 
 
 def test_rounds_on_one_device_are_proved_and_one_round_needs_no_proof(tmp_path: Path) -> None:
@@ -115,6 +120,42 @@ def test_a_model_that_one_device_cannot_run_in_float64_is_trained_with_a_warning
     assert event.event == "warning"
     assert event.text.startswith("the plan is not proved before training: ")
     assert reason in event.text
+
+
+IN_BATCH = """
+import onecurve as oc
+from small import job as small_job
+from dataclasses import replace
+
+def loss(output, target):  # in float32 the second term looks like rounding
+    return ((output - target) ** 2).mean() + 1e-7 * output.mean() ** 2
+
+def job() -> oc.Job:
+    return replace(small_job(epochs=1), loss=loss)
+"""
+
+
+def test_a_loss_that_the_proof_refuses_trains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(SMALL).parent))
+    script = tmp_path / "in_batch.py"
+    script.write_text(IN_BATCH)
+    with pytest.raises(oc.OnecurveError, match="loss 'loss': its scalar is not a mean over samples"):
+        oc.run(script, plan="mb4×2", out=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+
+
+def test_a_large_model_that_cannot_be_made_smaller_is_proved_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise oc.OnecurveError("optimizer: no parameter matches")
+
+    monkeypatch.setattr(proof, "_WHOLE_MODEL_PARAMETERS", 0)
+    monkeypatch.setattr(proof, "refuse_unmatched_groups", refuse)
+    found = agenda("shard2 mb16", tmp_path)
+    assert found.left_out == ()
+    assert found.resolved is not None
+    assert len(found.resolved.blocks) == 6
 
 
 def test_a_plan_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
