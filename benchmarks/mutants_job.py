@@ -203,10 +203,10 @@ def _lora(folder: str) -> oc.Job:
     return lora.job(folder=folder, rank=2, context=8, batch=8)
 
 
-def _with_fault(assemble: Callable[..., Assembly], faults: list[list[str]], number: list[int]) -> Callable[..., Any]:
+def _with_fault(assemble: Callable[..., Assembly], number: list[int]) -> Callable[..., Any]:
     @wraps(assemble)
     def faulty(job: oc.Job, resolved: Any, mesh: Any, device: Any, data: Any, deferred: Any, **rest: Any) -> Assembly:
-        kind, target = faults[number[0]]
+        kind, target = _faults[number[0]]
         assembly = assemble(job, resolved, mesh, device, data, deferred, **rest)
         if kind:
             degrees = resolved.plan.mesh
@@ -216,7 +216,7 @@ def _with_fault(assemble: Callable[..., Assembly], faults: list[list[str]], numb
     return faulty
 
 
-def _install(faults: list[list[str]]) -> None:
+def _install() -> None:
     """Count the plans that check compares. After a rank has died, it continues behind the plan that ended it."""
     number = [-1]
     remaining, check = check_worker._check_remaining, plan_checker.PlanChecker.check
@@ -231,7 +231,7 @@ def _install(faults: list[list[str]]) -> None:
 
     check_worker._check_remaining = check_remaining
     plan_checker.PlanChecker.check = check_next  # type: ignore[method-assign]
-    plan_checker.assemble = _with_fault(plan_checker.assemble, faults, number)
+    plan_checker.assemble = _with_fault(plan_checker.assemble, number)
 
 
 JOBS: dict[str, Callable[..., oc.Job]] = {
@@ -241,12 +241,15 @@ JOBS: dict[str, Callable[..., oc.Job]] = {
     "zero_branches": partial(_points_job, partial(Branches, zero_branches=True)),
     "lora": _lora,
 }
-_installed: list[str] = []
+_faults: list[list[str]] = []
+"""[kind, parameter] of each plan of the check under way. Plans of one rank are checked in the caller's process, which
+does one check after the other."""
 
 
 def job(model: str, faults: str = "[]", folder: str = "") -> oc.Job:
     """`faults`: a JSON list with [kind, parameter] for each plan; an empty kind for none."""
-    if faults != "[]" and not _installed:
-        _installed.append(faults)
-        _install(json.loads(faults))
+    if faults != "[]":
+        if not _faults:
+            _install()
+        _faults[:] = json.loads(faults)
     return JOBS[model](folder) if model == "lora" else JOBS[model]()

@@ -179,6 +179,11 @@ def test_compiled_blocks_hold() -> None:
     check(EXAMPLES / "gpt.py", ["width=16", "context=16", "batch=8"], plans=plans)
 
 
+@pytest.mark.slow
+def test_compiled_blocks_of_several_shapes_hold() -> None:
+    check(EXAMPLES / "resnet.py", ["width=2", "batch=8"], plans=["mb8 compile", "replicate2 mb4 compile"])
+
+
 @pytest.mark.parametrize("arguments", [[], ["batch_norm=local", "optimizer=adamw"]], ids=["sync", "local"])
 def test_a_tricky_model_holds(arguments: list[str]) -> None:
     plans = ["mb8×2", "replicate2 mb(6,2)×2", "shard3 mb(6,5,5) reduce=round", "shard2 mb4×2", "pipeline2 mb4×4"]

@@ -15,6 +15,7 @@ from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
 from onecurve.device.collectives import Group
+from onecurve.device.compilation import compile_blocks
 from onecurve.device.device import Device
 from onecurve.device.local_tensor import LocalTensor, local_tensor_of
 from onecurve.device.precision import master_dtype
@@ -76,8 +77,7 @@ class BasePart:
         plan = self._plan
         checkpoint_blocks(self.module, blocks, plan.recompute, changed_buffers, compiled=plan.compile)
         if self._plan.compile:
-            for block in map(self.module.get_submodule, blocks):
-                block.compile()
+            compile_blocks(map(self.module.get_submodule, blocks))
 
     def _refuse_buffers_in(self, blocks: Sequence[str]) -> None:
         """torch.compile cannot trace what keeps a recomputation from changing buffers."""

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,14 +63,21 @@ class LossTrial:
     """Returns True if any rank of the model passes True."""
     on_form: Callable[[ScalarForm], None] = lambda _: None
     """Called with what a scalar of the loss means."""
+    kept_state: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Returns a context that restores what a forward or a loss changes in Python, such as a counter of its calls, so
+    that a batch and its parts begin with the same."""
 
     def output(self, micro: MicroBatch, draw: int = 0) -> Any:
         """Return the model's output for a micro-batch. Its forward draws from generators that begin with this seed.
 
         A number that forward draws once per call (layer drop) is the same for a batch and for its parts.
         """
-        with seeded(draw):
+        with self.kept_state(), seeded(draw):
             return self.infer(micro)
+
+    def _evaluate(self, loss: Loss, output: Any, micro: MicroBatch, form: Form) -> LossValue:
+        with self.kept_state():
+            return evaluate(loss, output, micro, form)
 
     def repeated(self, micro: MicroBatch) -> list[Any]:
         """Return outputs for a micro-batch with other random numbers than in its trial."""
@@ -86,7 +94,8 @@ class LossTrial:
         Returns:
             What could not be tested and why, as a note for the user; empty if everything was tested.
         """
-        full = _evaluate_first(loss, output, first)
+        with self.kept_state():
+            full = _evaluate_first(loss, output, first)
         notes = [refuse_other_labels(output, first)] if loss is hugging_face and self.judges else []
         tolerance = self._tolerance(loss, full, first.samples)
         forms: list[ScalarForm] = []
@@ -98,7 +107,7 @@ class LossTrial:
         if full.form == "scalar" and first.samples > 1:
             self.on_form(self._agreed_form(forms, full))
             if forms and self.judges and not forms[0].counted:
-                refuse_rare_targets(loss, output, first, forms[0])
+                refuse_rare_targets(loss, output, first, forms[0], self.kept_state)
         return " ".join(filter(None, notes))
 
     def _agreed_form(self, forms: list[ScalarForm], full: LossValue) -> ScalarForm:
@@ -133,7 +142,9 @@ class LossTrial:
             if self.judges:
                 refuse_other_auxiliary(outputs, micros)
             return _LOCAL_AUXILIARY
-        whole, *parts = [evaluate(loss, output, micro, form) for output, micro in zip(outputs, micros, strict=True)]
+        whole, *parts = [
+            self._evaluate(loss, output, micro, form) for output, micro in zip(outputs, micros, strict=True)
+        ]
         if form == "scalar":
             possible = _possible_forms(whole, parts, tolerance)
             forms[:] = [each for each in possible if not forms or each in forms]
@@ -145,7 +156,7 @@ class LossTrial:
         repeated = self.repeated(micros[0])
         if not differs:
             return ""
-        if any(difference(whole, evaluate(loss, output, micros[0], form)) > tolerance for output in repeated):
+        if any(difference(whole, self._evaluate(loss, output, micros[0], form)) > tolerance for output in repeated):
             return _random(loss, form)
         raise OnecurveError(_Refusal(loss, outputs[0], micros, whole, parts).text())
 
@@ -158,7 +169,7 @@ class LossTrial:
         if self.low_precision is None:
             return full.tolerance
         twice = self.read(0, size, 2)
-        doubled = evaluate(loss, self.output(twice), twice, full.form)
+        doubled = self._evaluate(loss, self.output(twice), twice, full.form)
         terms = doubled.terms[:size] if full.form == "per sample" else doubled.terms / 2
         noise = difference(full, LossValue(form=full.form, terms=terms, count=full.count, tolerance=full.tolerance))
         limit = _MAX_LOW_PRECISION_EPS * torch.finfo(self.low_precision).eps

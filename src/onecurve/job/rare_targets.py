@@ -4,7 +4,8 @@ A scalar that divides by the number of kept targets, or by the sum of their clas
 samples as long as these are the same for every sample. A true mean over samples stays one whatever the targets are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.scalar_form import ScalarForm
-from onecurve.device.uncompiled import uncompiled
+from onecurve.device.compilation import uncompiled
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Loss
 from onecurve.job.loss_value import LossValue, difference, evaluate, join
@@ -27,8 +28,16 @@ _MAX_CLASS_TRIALS = 50
 _TOLERANCE_FACTOR = 10.0
 
 
-def refuse_rare_targets(loss: Loss, output: Any, micro: MicroBatch, form: ScalarForm) -> None:
+def refuse_rare_targets(
+    loss: Loss,
+    output: Any,
+    micro: MicroBatch,
+    form: ScalarForm,
+    kept_state: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
     """Raise OnecurveError if a scalar loss is no mean over samples once some targets are edited.
+
+    `kept_state`: returns a context that restores the Python values that the loss changes.
 
     The loss runs on the host, because an index out of range would end a GPU's process. An edit that the loss does not
     accept shows nothing, and neither does one that each step would notice by itself.
@@ -44,9 +53,10 @@ def refuse_rare_targets(loss: Loss, output: Any, micro: MicroBatch, form: Scalar
     with uncompiled():
         for what, edited in _edits(output, target, size):
             try:
-                values = [
-                    _value(loss, output, edited, *ends) for ends in ((0, size), (0, size // 2), (size // 2, size))
-                ]
+                values = []
+                for begin, end in ((0, size), (0, size // 2), (size // 2, size)):
+                    with kept_state():
+                        values.append(_value(loss, output, edited, begin, end))
             except Exception:  # user code: the loss may not accept such targets
                 continue
             whole, *parts = values

@@ -8,10 +8,12 @@ another installed package is left alone.
 import logging
 import random
 import sys
+import sysconfig
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -31,6 +33,7 @@ _MOST_ELEMENTS = 1_000_000
 _MOST_BYTES = 2**26
 """Larger tensors in plain attributes are not copied."""
 _MISSING = object()
+_PYTHON = Path(sysconfig.get_path("stdlib"))
 _Cached = type(cache(lambda: None))
 """The class of functions with a cache of functools."""
 
@@ -163,10 +166,12 @@ def _is_restored(container: Sized, values: Iterable[Any]) -> bool:
 def _is_foreign(module: str | None) -> bool:
     """True for a module of Python, of onecurve or of an installed package: their globals and objects are left alone."""
     package = (module or "builtins").partition(".")[0]
-    if package == "onecurve" or package in sys.stdlib_module_names:
-        return True
     file = getattr(sys.modules.get(package), "__file__", None)
-    return file is not None and any(name in file for name in ("site-packages", "dist-packages"))
+    if package == "onecurve" or file is None:
+        return package == "onecurve" or package in sys.stdlib_module_names
+    if package in sys.stdlib_module_names:  # a user's script may have such a name: code.py, profile.py
+        return Path(file).is_relative_to(_PYTHON)
+    return any(name in file for name in ("site-packages", "dist-packages"))
 
 
 def _codes(function: FunctionType) -> Iterator[Any]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from onecurve.device.compilation import uncompiled
 from onecurve.device.rng import preserve_rng_state
-from onecurve.device.uncompiled import uncompiled
 from onecurve.model.python_state import python_state_kept
 
 

@@ -16,6 +16,7 @@ from onecurve.job.job import Job
 from onecurve.measure.blocks import find_blocks
 from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import DeferredModel, defer_init
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.shared_memory import kept_whole
 from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
 from onecurve.planner.real_forward import try_real_forward
@@ -39,7 +40,15 @@ class PlanCompleter:
         self._tried_splits: set[object] = set()
 
     def resolve(self, plan: Plan) -> ResolvedPlan:
-        """Return the plan with its layouts and stages, and what apply/ needs to know about the model."""
+        """Return the plan with its layouts and stages, and what apply/ needs to know about the model.
+
+        The traces run a copy of the model, which shares with it what copies of Python objects share: closures of hooks,
+        attributes of classes, global variables.
+        """
+        with python_state_kept(self._deferred.module, self._job.loss):
+            return self._resolve(plan)
+
+    def _resolve(self, plan: Plan) -> ResolvedPlan:
         self._refuse_differing_buffers(plan)
         if self.has_tables and self._job.row_servers is not None and not plan.tables:
             plan = replace(plan, tables={"*": "served"})

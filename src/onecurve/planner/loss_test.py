@@ -1,5 +1,6 @@
 """Tests the job's loss and metrics on this host before anything is planned, as every run does before it trains."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.whole_batch import splittable
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.unchanged import unchanged
 
 _MAX_FLOPS = 1e12
@@ -68,8 +70,9 @@ def _refuse(job: Job, data: TrainingData, samples: int, device: Device) -> str:
         except (UserCodeError, RuntimeError) as error:
             raise _ForwardFailedError(str(error)) from error
 
-    with unchanged(model, job.loss, *job.metrics.values()):
-        trial = LossTrial(infer=infer, read=read)
+    functions = job.loss, *job.metrics.values()
+    with unchanged(model, *functions):
+        trial = LossTrial(infer=infer, read=read, kept_state=partial(python_state_kept, model, *functions))
         first = read(0, samples, 1)
         output = trial.output(first)
         refuse_other_parameters(job.loss, output, first, model.parameters())

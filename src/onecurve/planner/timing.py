@@ -12,6 +12,7 @@ from onecurve.data.training_data import TrainingData
 from onecurve.describe.cluster import Cluster
 from onecurve.describe.costs import JobCosts, Timing
 from onecurve.describe.plan import Precision
+from onecurve.device.compilation import compile_blocks
 from onecurve.device.cores import pin_to_cores
 from onecurve.device.device import Device
 from onecurve.device.precision import autocast, master_dtype
@@ -116,8 +117,7 @@ def time_compiled(
     """
     timings = []
     try:
-        for block in map(module.get_submodule, find_blocks(module)):
-            block.compile()
+        compile_blocks(map(module.get_submodule, find_blocks(module)))
         for precision, micros in micro_batches.items():
             for samples, micro in micros.items():
                 torch.compiler.reset()  # a second size would be compiled for all sizes, which a run does not do

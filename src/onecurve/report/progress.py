@@ -125,15 +125,21 @@ class _TextField(ProgressColumn):
 
 
 class _Speed:
-    """Samples per second, averaged over the latest steps so that a slow start does not count for long."""
+    """Samples per second, averaged over the latest steps.
+
+    The first step counts only until there is a second one: it compiles, allocates memory and fills caches.
+    """
 
     def __init__(self) -> None:
         self._recent: list[tuple[int, float]] = []
         """Samples and seconds of each of the latest steps."""
+        self._steps = 0
 
     def add(self, samples: int, seconds: float) -> None:
         """Add a step of `samples` samples."""
-        self._recent = [*self._recent[-_SPEED_WINDOW + 1 :], (samples, seconds)]
+        self._steps += 1
+        before = [] if self._steps == 2 else self._recent[-_SPEED_WINDOW + 1 :]
+        self._recent = [*before, (samples, seconds)]
 
     @property
     def samples_per_second(self) -> float:

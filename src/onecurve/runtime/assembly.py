@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,6 +35,7 @@ from onecurve.job.whole_batch import splittable
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
+from onecurve.model.python_state import python_state_kept
 from onecurve.model.unchanged import state_kept, unchanged
 from onecurve.params.tables import Tables
 from onecurve.runtime.row_tables import RowAccess, build_tables
@@ -119,6 +121,7 @@ def _try_loss(
         flag = torch.full((1,), float(found), device=part.device.torch_device)
         return bool(all_reduce_sum(part.group, flag).item())
 
+    functions = job.loss, *job.metrics.values()
     trial = LossTrial(
         infer=part.infer,
         read=read,
@@ -126,8 +129,9 @@ def _try_loss(
         judges=part.reports_metrics,
         on_any_rank=on_any_rank,
         on_form=trainer.objective.set_form,
+        kept_state=partial(python_state_kept, part.module, *functions),
     )
-    with unchanged(part.module, job.loss, *job.metrics.values()), refuse_fake_tensors():
+    with unchanged(part.module, *functions), refuse_fake_tensors():
         first = read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
         output = trial.output(first)
         if part.reports_metrics:

@@ -15,6 +15,7 @@ from onecurve.describe.plan import Plan
 from onecurve.describe.record import EvaluationRecord
 from onecurve.describe.seed import mix
 from onecurve.device.collectives import all_reduce_sum
+from onecurve.device.compilation import explained_compilation
 from onecurve.device.step_clock import step_clock
 from onecurve.job.batch import MicroBatch, Objective
 from onecurve.job.evaluation_metrics import evaluation_metrics_of
@@ -57,6 +58,7 @@ class Trainer:
         self._part = part
         self._steps = steps
         self._data_rank = data_rank
+        self._plan = plan
         self.objective = objective_of(job.loss)
         """The job's loss as a sum and its count."""
         self._metrics = evaluation_metrics_of(self.objective, job.metrics)
@@ -159,7 +161,8 @@ class Trainer:
         objective: Objective = self.objective
         if self._whole_batch is not None:
             rounds, objective = self._whole_batch.with_gradients(rounds, seeds), self._whole_batch.objective
-        with measured.measured() if measured is not None else nullcontext():
+        compiling = explained_compilation(self._plan) if self._plan.compile else nullcontext()
+        with measured.measured() if measured is not None else nullcontext(), compiling:
             return self._part.run_rounds(rounds, objective, 1 / self._nominal, seeds)
 
     def _run_hooks(self, totals: Tensor) -> None:

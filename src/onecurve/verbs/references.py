@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -301,7 +301,8 @@ class References:
             return self._data.trial_micro(begin, end, copies).to(self._device.torch_device, self._dtype)
 
         with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval(), *self._functions):
-            trial = LossTrial(infer=infer, read=read, on_form=self._objective.set_form)
+            kept_state = partial(python_state_kept, module, *self._functions)
+            trial = LossTrial(infer=infer, read=read, on_form=self._objective.set_form, kept_state=kept_state)
             first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
             output = trial.output(first)
             refuse_other_parameters(self._job.loss, output, first, module.parameters())

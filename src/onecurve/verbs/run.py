@@ -224,14 +224,15 @@ def _run_here(
     request: RunRequest, plan: Plan | None, precision: Sequence[str] | None, ranks: int | None
 ) -> RunSummary | None:
     """Train in this process: alone, or as a rank that another launcher started."""
-    from onecurve.device.world import World
-    from onecurve.verbs.launched import launched_world
-    from onecurve.verbs.run_worker import Training
-
     if not is_rank_of_launcher():
         refuse_foreign_folder(Path(request.out))
         _refuse_precision(precision)
         ranks_for(plan, ranks, None)
+        _show_start(request, 1, imports=True)
+    from onecurve.device.world import World
+    from onecurve.verbs.launched import launched_world
+    from onecurve.verbs.run_worker import Training
+
     stop_request = StopRequest(alone=not is_rank_of_torchrun(), answers=not (is_rank_of_launcher() or request.quiet))
     with stop_request as stop, launched_world(Path(request.out)) as world:
         return Training(request).train(plan, world or World(), stop)
@@ -273,10 +274,7 @@ def _refuse_precision(precision: Sequence[str] | None) -> None:
 def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Callable[[str], None]) -> RunSummary:
     """Train on this host alone."""
     estimate, ranks = choice.estimate, choice.ranks
-    if sys.stdout.isatty() and not request.quiet:
-        imports = "" if estimate is not None else f": importing torch and {request.script}"  # planning has done it
-        print(f"starting {counted(ranks, 'rank')}{imports}", flush=True)
-
+    _show_start(request, ranks, imports=estimate is None)  # planning has imported them
     crew = HostCrew(ranks, choice.plan, estimate.predicted_step if estimate is not None else PredictedStep())
     alone = HostRange(1, 1)
     result, _ = Hosts(alone, Alone(), say).conduct(
@@ -290,6 +288,13 @@ def _launch(launcher: LocalRanks, request: RunRequest, choice: _Choice, say: Cal
         question = CalibrationRequest(predicted=estimate.step, measured=summary.step_seconds)
         launcher.ask("calibrate", to_json(question))
     return summary
+
+
+def _show_start(request: RunRequest, ranks: int, imports: bool) -> None:
+    """Print that ranks start, for a person who waits at a terminal."""
+    if sys.stdout.isatty() and not request.quiet:
+        what = f": importing torch and {request.script}" if imports else ""
+        print(f"starting {counted(ranks, 'rank')}{what}", flush=True)
 
 
 def _earlier_plan(request: RunRequest, precision: Sequence[str] | None) -> tuple[Plan | None, list[Precision]]:

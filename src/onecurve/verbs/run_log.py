@@ -139,6 +139,8 @@ class RunLog:
                 self.write(proof)
             if run.warning:
                 self.write(EventRecord("warning", run.warning))
+        if run.plan.compile:
+            self.write(EventRecord("compiling", "the blocks of the model, during the first step"))
         if run.resumed:
             self.write(EventRecord("resumed", run.resumed))
         if run.changed:

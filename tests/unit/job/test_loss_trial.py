@@ -1,7 +1,8 @@
 """Losses that cannot be split are refused before training; all others are accepted."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -180,6 +181,27 @@ def test_a_number_drawn_once_per_forward_is_the_same_for_a_batch_and_its_parts()
 
         assert check_loss(lambda out, _: out.mean(1), layer_drop) == ""
         assert check_loss(lambda out, _: out.mean(), layer_drop) == ""
+
+
+def test_a_forward_and_a_loss_that_count_their_calls_are_tested_with_the_same_count() -> None:
+    calls = [0]
+
+    def count(value: Tensor) -> Tensor:
+        calls[0] += 1
+        return value * calls[0]
+
+    @contextmanager
+    def kept_state() -> Iterator[None]:
+        before = calls[0]
+        yield
+        calls[0] = before
+
+    def infer(micro: MicroBatch) -> Tensor:
+        return count(micro.inputs)
+
+    assert check_loss(lambda out, _: count(out).mean(), infer, kept_state=kept_state) == ""
+    with pytest.raises(OnecurveError, match="draws random numbers"):
+        check_loss(lambda out, _: out.mean(), infer)
 
 
 def test_a_rare_draw_per_sample_is_noted_in_every_run() -> None:

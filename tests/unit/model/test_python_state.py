@@ -1,10 +1,13 @@
 """A trial leaves no trace in the Python values that a forward or a loss changes."""
 
+import importlib
 import itertools
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from onecurve.model import python_state
 from onecurve.model.python_state import python_state_kept
 
 STEPS = 0
@@ -144,3 +148,19 @@ def test_a_generator_that_was_advanced_is_named(caplog: pytest.LogCaptureFixture
     with python_state_kept(lambda: next(drawn)):
         next(drawn)
     assert "has advanced the generator" in caplog.text
+
+
+def test_the_state_of_a_script_named_like_a_module_of_python_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "profile.py"
+    script.write_text("STEPS = {'done': 0}\ndef forward(x):\n    STEPS['done'] += 1\n    return x\n")
+    monkeypatch.delitem(sys.modules, "profile", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("profile")
+    monkeypatch.setitem(sys.modules, "profile", module)
+    python_state._is_foreign.cache_clear()
+    with python_state_kept(module.forward):
+        module.forward(1)
+    assert module.STEPS == {"done": 0}
+    python_state._is_foreign.cache_clear()
