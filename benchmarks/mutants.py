@@ -3,8 +3,8 @@
 Each mutant is a model trained under a plan in which onecurve computes one thing wrongly, for example "the gradient of
 blocks.0.up.weight is 1 % too large". `onecurve check` compares the plan with one device, and must say that they differ.
 The models: a GPT, a ResNet, a model whose head begins with zeros, one in which the residual branches do too, and a
-Llama with LoRA adapters of peft. In the last three, most gradients are zero in the first step. Only the first step is
-compared by default, as the proof before training does.
+Llama with LoRA adapters of peft. In the last three, most gradients are zero in the first step. By default, check
+compares the first step and one from moved weights, as the check before training does.
 
 A mutant is drawn from all combinations of model, plan, fault and parameter; which ones depends only on the seed. Before
 the mutants of a plan, the plan is compared without a fault. `--seconds` ends the run early: then it says how many
@@ -117,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=200, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0, help="chooses the mutants")
-    parser.add_argument("--steps", type=int, default=1, help="steps that check compares")
+    parser.add_argument("--steps", type=int, default=1, help="steps before the one from moved weights")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no further mutants after this time")
     parser.add_argument("--at-least", type=int, default=0, help="exit with 1 if fewer are caught")
     parser.add_argument("--json", action="store_true")

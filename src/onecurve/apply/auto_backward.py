@@ -96,7 +96,7 @@ class AutoBackwardPart(BasePart):
     def _take_gradients(self) -> None:
         for local_tensor in self.trainable:
             local_tensor.take_gradient()
-            refuse_sparse_gradient(local_tensor.name, local_tensor.local)
+            refuse_sparse_gradient(local_tensor.name, local_tensor.local.grad)
         if self._mesh.data_group is None:
             return
         with step_clock.measure(self._data_axis):

@@ -23,9 +23,9 @@ def _mesh_axes(tensor: Tensor) -> tuple[str, ...]:
     return tensor.device_mesh.mesh_dim_names or () if isinstance(tensor, DTensor) else ()
 
 
-def refuse_sparse_gradient(name: str, parameter: Tensor) -> None:
-    """Refuse a sparse gradient, which neither the optimizers nor the reduction support."""
-    if parameter.grad is not None and parameter.grad.is_sparse:
+def refuse_sparse_gradient(name: str, gradient: Tensor | None) -> None:
+    """Refuse a parameter's gradient if it is sparse, which neither the optimizers nor the reduction support."""
+    if gradient is not None and gradient.is_sparse:
         raise OnecurveError(
             f"model: parameter {name!r} has a sparse gradient, which is not supported; call F.embedding with "
             "sparse=False"

@@ -84,7 +84,7 @@ def leaves_parameters_unused(module: nn.Module, trial: UnusedParameterTrial, dty
         loss.backward()  # type: ignore[no-untyped-call]
         unused |= reads.found or draws
         for name, parameter in module.named_parameters():
-            refuse_sparse_gradient(name, parameter)
+            refuse_sparse_gradient(name, parameter.grad)
         unused |= any(parameter.requires_grad and parameter.grad is None for parameter in module.parameters())
         module.zero_grad(set_to_none=True)
     flag = torch.tensor(float(unused), device=next(module.parameters()).device)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
+from onecurve.apply.gradient_reducer import refuse_sparse_gradient
 from onecurve.apply.shard import parameter_groups
 from onecurve.describe.errors import OnecurveError
 from onecurve.device.collectives import Group, all_reduce_sum
@@ -29,6 +31,7 @@ class UnusedParameters:
         """True if the first step used every parameter on every rank; None before it."""
         managed = {id(p.sharded_param) for group in parameter_groups(root) for p in group.fsdp_params}
         self._local_tensors = [local_tensor for local_tensor in local_tensors if id(local_tensor.registered) in managed]
+        self._names = {id(local_tensor.registered): local_tensor.name for local_tensor in self._local_tensors}
         for parameter_group in parameter_groups(root):
             self._observe(parameter_group)
 
@@ -70,7 +73,9 @@ class UnusedParameters:
         reduce = parameter_group.post_backward
 
         def post_backward(*arguments: Any) -> None:
-            self._used |= {id(p.sharded_param) for p in parameter_group.fsdp_params if _has_gradient(p)}
+            for each in parameter_group.fsdp_params:
+                refuse_sparse_gradient(self._names.get(id(each.sharded_param), ""), _gradient(each))
+            self._used |= {id(p.sharded_param) for p in parameter_group.fsdp_params if _gradient(p) is not None}
             is_first = parameter_group.reduce_grads and id(parameter_group) not in self._reduced
             if is_first:
                 self._reduced.add(id(parameter_group))
@@ -80,7 +85,8 @@ class UnusedParameters:
         parameter_group.post_backward = post_backward
 
 
-def _has_gradient(fsdp_parameter: Any) -> bool:
+def _gradient(fsdp_parameter: Any) -> Tensor | None:
     if not hasattr(fsdp_parameter, "_unsharded_param"):
-        return False
-    return fsdp_parameter.unsharded_accumulated_grad is not None or fsdp_parameter.unsharded_param.grad is not None
+        return None
+    accumulated: Tensor | None = fsdp_parameter.unsharded_accumulated_grad
+    return accumulated if accumulated is not None else fsdp_parameter.unsharded_param.grad

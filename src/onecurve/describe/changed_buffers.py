@@ -26,6 +26,8 @@ class ChangedBuffers:
     normalized_parameters: tuple[str, ...] = ()
     """Those of `data_dependent_parameters` of which forward normalizes the rows that it looks up, and nothing else: in
     several rounds it does the same."""
+    reads_values: bool = False
+    """True if forward reads values that depend on the samples, or on random numbers, so that it may take branches."""
 
     @property
     def names(self) -> tuple[str, ...]:

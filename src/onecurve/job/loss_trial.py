@@ -75,40 +75,60 @@ class LossTrial:
         with self.kept_state(), seeded(draw):
             return self.infer(micro)
 
-    def _evaluate(self, loss: Loss, output: Any, micro: MicroBatch, form: Form) -> LossValue:
-        with self.kept_state():
-            return evaluate(loss, output, micro, form)
-
     def repeated(self, micro: MicroBatch) -> list[Any]:
         """Return outputs for a micro-batch with other random numbers than in its trial."""
         return [self.output(micro, draw) for draw in _OTHER_DRAWS]
 
-    def refuse_unsplittable(self, loss: Loss, first: MicroBatch, output: Any) -> str:
+    def refuse_unsplittable(self, loss: Loss, first: MicroBatch) -> str:
         """Raise OnecurveError if the loss of some samples is not determined by the losses of its parts.
 
         Args:
             loss: The user's loss.
             first: The micro-batch at position 0.
-            output: The model's output for it.
 
         Returns:
             What could not be tested and why, as a note for the user; empty if everything was tested.
         """
-        with self.kept_state():
-            full = _evaluate_first(loss, output, first)
+        output, full = self._try(loss, first)
         notes = [refuse_other_labels(output, first)] if loss is hugging_face and self.judges else []
         tolerance = self._tolerance(loss, full, first.samples)
         forms: list[ScalarForm] = []
         for trial in range(_SCALAR_TRIALS if full.form == "scalar" else 1):
             if first.samples > 1:
                 micros = self.whole_and_parts(first, trial)
-                outputs = [output if micro is first else self.output(micro, trial) for micro in micros]
-                notes.append(self._compare(loss, micros, outputs, full.form, tolerance, forms))
+                tried = [(output, full) if m is first else self._try(loss, m, full.form, trial) for m in micros]
+                notes.append(self._compare(loss, micros, tried, tolerance, forms))
         if full.form == "scalar" and first.samples > 1:
             self.on_form(self._agreed_form(forms, full))
             if forms and self.judges and not forms[0].counted:
                 refuse_rare_targets(loss, output, first, forms[0], self.kept_state)
         return " ".join(filter(None, notes))
+
+    def refuse_branch(self, loss: Loss, micros: list[MicroBatch], decided: str) -> None:
+        """Raise OnecurveError if the loss of the first micro-batch is not that of its parts, the others.
+
+        `decided`: what forward has decided by the values of a micro-batch.
+        """
+        whole = self._try(loss, micros[0])
+        tried = [whole, *(self._try(loss, micro, whole[1].form) for micro in micros[1:])]
+        try:
+            self._compare(loss, micros, tried, self._tolerance(loss, whole[1], micros[0].samples), [])
+        except OnecurveError as error:
+            raise OnecurveError(
+                f"model: forward takes a branch for a whole micro-batch, and what it computes for a sample depends on "
+                f"it ({decided}): {error} Decide for each sample (torch.where), or use a plan of one device and one "
+                "round"
+            ) from None
+
+    def _try(self, loss: Loss, micro: MicroBatch, form: Form | None = None, draw: int = 0) -> tuple[Any, LossValue]:
+        """Return output and loss of a micro-batch. `form`: that of the first one; None for the first one.
+
+        The loss follows its forward at once, because it may read what forward has left in the model.
+        """
+        with self.kept_state():
+            with seeded(draw):
+                output = self.infer(micro)
+            return output, _evaluate_first(loss, output, micro) if form is None else evaluate(loss, output, micro, form)
 
     def _agreed_form(self, forms: list[ScalarForm], full: LossValue) -> ScalarForm:
         """Return what a scalar means, by the ranks that judge: a rank with placeholders may hold the end of the model
@@ -129,23 +149,22 @@ class LossTrial:
         self,
         loss: Loss,
         micros: list[MicroBatch],
-        outputs: list[Any],
-        form: Form,
+        tried: list[tuple[Any, LossValue]],
         tolerance: float,
         forms: list[ScalarForm],
     ) -> str:
         """Compare the loss of the first micro-batch with those of its parts. Returns what could not be tested.
 
-        `forms`: what a scalar of the loss can mean by the trials so far, the better first; empty before the first one.
+        `tried`: their outputs and losses. `forms`: what a scalar of the loss can mean by the trials so far, the better
+        first; empty before the first one.
         """
+        outputs = [output for output, _ in tried]
         if loss is hugging_face_local_auxiliary and field_of(outputs[0], "aux_loss") is not None:
             if self.judges:
                 refuse_other_auxiliary(outputs, micros)
             return _LOCAL_AUXILIARY
-        whole, *parts = [
-            self._evaluate(loss, output, micro, form) for output, micro in zip(outputs, micros, strict=True)
-        ]
-        if form == "scalar":
+        whole, *parts = [value for _, value in tried]
+        if whole.form == "scalar":
             possible = _possible_forms(whole, parts, tolerance)
             forms[:] = [each for each in possible if not forms or each in forms]
             differs = self.judges and not forms
@@ -153,11 +172,11 @@ class LossTrial:
             differs = self.judges and not difference(whole, join(parts)) <= tolerance
         if not self.on_any_rank(differs):
             return ""
-        repeated = self.repeated(micros[0])
+        repeated = [self._try(loss, micros[0], whole.form, draw)[1] for draw in _OTHER_DRAWS]
         if not differs:
             return ""
-        if any(difference(whole, self._evaluate(loss, output, micros[0], form)) > tolerance for output in repeated):
-            return _random(loss, form)
+        if any(difference(whole, other) > tolerance for other in repeated):
+            return _random(loss, whole.form)
         raise OnecurveError(_Refusal(loss, outputs[0], micros, whole, parts).text())
 
     def _tolerance(self, loss: Loss, full: LossValue, size: int) -> float:
@@ -169,7 +188,7 @@ class LossTrial:
         if self.low_precision is None:
             return full.tolerance
         twice = self.read(0, size, 2)
-        doubled = self._evaluate(loss, self.output(twice), twice, full.form)
+        _, doubled = self._try(loss, twice, full.form)
         terms = doubled.terms[:size] if full.form == "per sample" else doubled.terms / 2
         noise = difference(full, LossValue(form=full.form, terms=terms, count=full.count, tolerance=full.tolerance))
         limit = _MAX_LOW_PRECISION_EPS * torch.finfo(self.low_precision).eps

@@ -19,9 +19,7 @@ _ABSOLUTE_TOLERANCE = 1e-6
 """In units of the largest of a metric's sums: a sum whose terms cancel is mostly rounding."""
 
 
-def refuse_unsplittable_metrics(
-    trial: LossTrial, metrics: Sequence[EvaluationMetric], first: MicroBatch, output: Any
-) -> str:
+def refuse_unsplittable_metrics(trial: LossTrial, metrics: Sequence[EvaluationMetric], first: MicroBatch) -> str:
     """Raise OnecurveError if a metric depends on how samples are cut into micro-batches.
 
     All ranks of the model must call it. Models in 16 bits are not tested: their rounding changes predictions.
@@ -30,7 +28,6 @@ def refuse_unsplittable_metrics(
         trial: The model, in evaluation mode.
         metrics: The job's metrics.
         first: The micro-batch at position 0.
-        output: The model's output for it.
 
     Returns:
         What could not be tested and why, as a note for the user; empty if everything was tested.
@@ -43,7 +40,7 @@ def refuse_unsplittable_metrics(
         padded = len({shapes_of(micro) for micro in micros}) > 1
         if not (goes_on or padded):
             continue
-        outputs = [output if micro is first else trial.output(micro, number) for micro in micros]
+        outputs = [trial.output(micro, number) for micro in micros]
         judged = metrics if trial.judges else ()
         found = [metric for metric in judged if _differs(*_whole_and_parts(metric, outputs, micros))]
         counting_padding = [metric for metric in found if padded and _counts_differ(metric, outputs, micros)]

@@ -44,7 +44,7 @@ def report_of(error: BaseException) -> dict[str, Any]:
         "is_interrupt": isinstance(error, InterruptError),
         "lost_connection": bool(lost),
         "is_corrupted": isinstance(error, CorruptedReplicaError),
-        "is_out_of_memory": any(map(_is_out_of_memory, _chain(error))),
+        "is_out_of_memory": any(map(is_out_of_memory, _chain(error))),
     }
 
 
@@ -95,7 +95,7 @@ def lost_connection(error: BaseException) -> str:
     return next((text for text in texts if _LOST_CONNECTION.search(text)), "")
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """True for Python's error, torch's on accelerators, and torch's on the CPU, which has no type of its own."""
     return (
         isinstance(error, MemoryError)

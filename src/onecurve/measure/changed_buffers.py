@@ -60,6 +60,7 @@ def find_changed_buffers(model: nn.Module, inputs: Any, forward: Callable[[], ob
         data_independent=tuple(name for name in changed if name not in dependent),
         data_dependent=tuple(dependent),
         not_floating_point=tuple(name for name, buffer in dependent.items() if not buffer.is_floating_point()),
+        reads_values=tracer.has_read_marked,
     )
 
 
@@ -80,7 +81,7 @@ class _WriteTracer(TorchDispatchMode):
         self._marked: set[int] = set()
         self._written: dict[int, set[Any]] = {}  # storage → the operations that write into it
         self._alive: dict[int, object] = {}  # keeps storages alive, so that no address is used twice
-        self._has_read_marked = False
+        self.has_read_marked = False
         self._mark(_tensors(inputs))
 
     def is_written(self, tensor: Tensor) -> bool:
@@ -100,12 +101,12 @@ class _WriteTracer(TorchDispatchMode):
         result = operation(*arguments, **kwargs)
         is_marked = any(map(self.is_marked, _tensors((arguments, kwargs))))
         if is_marked and operation in _READS_A_VALUE:
-            self._has_read_marked = True
+            self.has_read_marked = True
         written = _tensors(_written_arguments(operation, arguments, kwargs))
         for key in map(self._key, written):
             if key is not None:
                 self._written.setdefault(key, set()).add(operation)
-        if is_marked or self._has_read_marked or torch.Tag.nondeterministic_seeded in operation.tags:
+        if is_marked or self.has_read_marked or torch.Tag.nondeterministic_seeded in operation.tags:
             self._mark([*_tensors(result), *written])
         return result
 

@@ -1,7 +1,7 @@
 """Runs a model for a trial without a trace: afterwards everything that it may change is what it was before."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,9 +15,21 @@ from onecurve.model.python_state import python_state_kept
 
 @contextmanager
 def state_kept(model: nn.Module, *functions: Any) -> Iterator[None]:
-    """Context manager that restores the model's buffers, the host's random generators, and the Python values that the
-    model and `functions`, such as a loss, can reach. Inside, compiled modules run as they were written."""
-    with buffers_kept(model), uncompiled(), python_state_kept(model, *functions):
+    """Context manager that restores the model's buffers, the host's random generators, and what `functions`, such as a
+    loss, change. Inside, compiled modules run as they were written."""
+    with buffers_kept(model), uncompiled(), functions_kept(*functions, model=model):
+        yield
+
+
+@contextmanager
+def functions_kept(*functions: Any, model: nn.Module | None = None) -> Iterator[None]:
+    """Context manager that restores what functions of the user change: Python values, and the buffers of a loss or
+    metric that is a module. `model`: its Python values are restored too, its buffers are not."""
+    with ExitStack() as stack:
+        for function in functions:
+            if isinstance(function, nn.Module):
+                stack.enter_context(buffers_kept(function))
+        stack.enter_context(python_state_kept(*functions, *([model] if model is not None else [])))
         yield
 
 

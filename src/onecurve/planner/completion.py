@@ -18,6 +18,7 @@ from onecurve.measure.refusal import explain_trace_failure
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.model.python_state import python_state_kept
 from onecurve.model.shared_memory import kept_whole
+from onecurve.planner.branches import refuse_branching_blocks
 from onecurve.planner.pipeline_stages import assign_blocks, refuse_mismatched_stages
 from onecurve.planner.real_forward import try_real_forward
 from onecurve.planner.tensor_layouts import layouts_for, refuse_unsupported_split
@@ -38,6 +39,7 @@ class PlanCompleter:
         self._layouts: dict[int, dict[str, str]] = {}
         self._stages: dict[int, tuple[int, ...]] = {}
         self._tried_splits: set[object] = set()
+        self._blocks_are_always_called = False
 
     def resolve(self, plan: Plan) -> ResolvedPlan:
         """Return the plan with its layouts and stages, and what apply/ needs to know about the model.
@@ -59,6 +61,8 @@ class PlanCompleter:
             plan = replace(plan, layouts=self._layouts_of(plan))
         if plan.mesh.tensor > 1 and self._deferred.recorder is not None:
             self._try_split(plan)
+        if (plan.mesh.shard > 1 or plan.mesh.pipeline > 1) and self._deferred.recorder is not None:
+            self._refuse_branching_blocks(plan)
         if plan.mesh.pipeline > 1:
             dataflow = self._model.dataflow_for(plan.stage_count)
             if not plan.stages:
@@ -83,7 +87,7 @@ class PlanCompleter:
             return self._model.changed_buffers
         except Exception as error:  # the user's model runs on fake tensors here, or perhaps on another device
             explain_trace_failure(error, self._deferred.module, "changed buffers")
-            return ChangedBuffers()
+            return ChangedBuffers(reads_values=True)
 
     def _refuse_differing_buffers(self, plan: Plan) -> None:
         norms = any(isinstance(module, _BatchNorm) for module in self._deferred.module.modules())
@@ -105,6 +109,11 @@ class PlanCompleter:
         if self._traced is None:
             self._traced = TracedModel(self._job, self._data, self._deferred)
         return self._traced
+
+    def _refuse_branching_blocks(self, plan: Plan) -> None:
+        if not self._blocks_are_always_called:
+            refuse_branching_blocks(plan, self._model)
+            self._blocks_are_always_called = True
 
     def _layouts_of(self, plan: Plan) -> dict[str, str]:
         degree = plan.mesh.tensor

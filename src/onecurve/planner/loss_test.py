@@ -21,14 +21,13 @@ from onecurve.job.metric_trial import refuse_unsplittable_metrics
 from onecurve.job.whole_batch import splittable
 from onecurve.model.deferred import defer_init
 from onecurve.model.materialize import Materializer
-from onecurve.model.python_state import python_state_kept
-from onecurve.model.unchanged import unchanged
+from onecurve.model.unchanged import functions_kept, unchanged
 
 _MAX_FLOPS = 1e12
 """Work that the test may take; some 5 to 20 seconds on a CPU."""
 _MEMORY_FRACTION = 0.4
 """Fraction of this host's memory that the tested model may take."""
-_FORWARDS = 6
+_FORWARDS = 8
 """Upper limit of the test's forward passes, in micro-batches of full size."""
 _LATER = "onecurve run tests it before it trains"
 
@@ -72,12 +71,12 @@ def _refuse(job: Job, data: TrainingData, samples: int, device: Device) -> str:
 
     functions = job.loss, *job.metrics.values()
     with unchanged(model, *functions):
-        trial = LossTrial(infer=infer, read=read, kept_state=partial(python_state_kept, model, *functions))
+        trial = LossTrial(infer=infer, read=read, kept_state=partial(functions_kept, *functions, model=model))
         first = read(0, samples, 1)
-        output = trial.output(first)
-        refuse_other_parameters(job.loss, output, first, model.parameters())
-        note = trial.refuse_unsplittable(splittable(job.loss), first, output)
-        of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first, output)
+        with trial.kept_state():
+            refuse_other_parameters(job.loss, infer(first), first, model.parameters())
+        note = trial.refuse_unsplittable(splittable(job.loss), first)
+        of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first)
         return " ".join(filter(None, [note, of_metrics]))
 
 

@@ -67,6 +67,12 @@ class TracedModel:
             return likely
         return find_blocks(self.model, (self._called_modules([]) or set()) - entered)
 
+    def called_blocks(self) -> set[str] | None:
+        """Names of the blocks that a forward calls now; None if it fails."""
+        likely = find_blocks(self.model)
+        called = self._called_modules(likely)
+        return called.intersection(likely) if called is not None else None
+
     @property
     def block_modules(self) -> dict[str, nn.Module]:
         """The blocks by name."""
@@ -89,8 +95,9 @@ class TracedModel:
         micro = self.micro()
         with run_one_of_each_kind(self.block_modules) as kinds, self.mode, DataDependentFallback():
             changed = find_changed_buffers(self.model, micro.inputs, lambda: micro.forward(self.model))
-        extended = {field.name: names_in_siblings(getattr(changed, field.name), kinds) for field in fields(changed)}
-        return ChangedBuffers(**extended)
+        names = {field.name: getattr(changed, field.name) for field in fields(changed)}
+        tuples = {name: value for name, value in names.items() if isinstance(value, tuple)}
+        return ChangedBuffers(**{**names, **{name: names_in_siblings(value, kinds) for name, value in tuples.items()}})
 
     @cached_property
     def fine_dataflow(self) -> Dataflow:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -64,7 +65,8 @@ def apply_moves(tensors: Iterable[LocalTensor], folder: Path) -> None:
 
 def _move(values: Tensor, seed: int) -> Tensor:
     usual = 1 / math.sqrt(max(1, values[0].numel())) if values.dim() > 1 and len(values) else 1.0
-    noise = torch.rand(values.shape, generator=torch.Generator().manual_seed(seed), dtype=values.dtype)
+    # NumPy's: while plans are compared, what torch draws is replaced by constants, which would move nothing.
+    noise = torch.from_numpy(np.random.default_rng(seed).random(tuple(values.shape))).to(values.dtype)
     if not values.any():
         return _SIZE * usual * (2 * noise - 1)
     return _SIZE * noise * values.abs().clamp(min=usual) * values.sign()

@@ -1,6 +1,6 @@
 """Builds this rank's part of the model and its trainer, and refuses a loss or a metric that cannot be split."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from onecurve.apply.manual_backward import ManualBackwardPart
 from onecurve.apply.process_mesh import ProcessMesh
 from onecurve.apply.replicate import UnusedParameterTest, leaves_parameters_unused
 from onecurve.apply.single_stage import SingleStagePart
+from onecurve.data.order import share_bounds
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.errors import OnecurveError
 from onecurve.describe.plan import Plan
@@ -35,10 +36,10 @@ from onecurve.job.whole_batch import splittable
 from onecurve.measure.blocks import find_blocks
 from onecurve.model.deferred import DeferredModel
 from onecurve.model.fake_mode import refuse_fake_tensors
-from onecurve.model.python_state import python_state_kept
-from onecurve.model.unchanged import state_kept, unchanged
+from onecurve.model.unchanged import functions_kept, state_kept, unchanged
 from onecurve.params.tables import Tables
 from onecurve.runtime.row_tables import RowAccess, build_tables
+from onecurve.train.branch_watch import BranchWatch
 from onecurve.train.manual_trainer import ManualTrainer
 from onecurve.train.step_flags import StepFlags
 from onecurve.train.trainer import Trainer
@@ -106,6 +107,8 @@ def assemble(
         trials.loss_note = _try_loss(job, plan, part, trainer, data)
         trials.loss_form = trainer.objective.form
     trainer.objective.form = trials.loss_form
+    if resolved.changed_buffers.reads_values and plan.mesh.data * plan.rounds > 1 and not data.is_stream:
+        trainer.branches = _branch_watch(job, plan, part, trainer, data, mesh.data_rank)
     return Assembly(part, trainer, trials.loss_note, tables)
 
 
@@ -113,7 +116,22 @@ def _try_loss(
     job: Job, plan: Plan, part: "SingleStagePart | PipelinePart", trainer: Trainer, data: TrainingData
 ) -> str:
     """Refuse a loss or metric that cannot be split; return what could not be tested. All ranks of the model call it."""
+    trial = _loss_trial(job, plan, part, trainer, data)
+    with unchanged(part.module, job.loss, *job.metrics.values()), refuse_fake_tensors():
+        first = trial.read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
+        with trial.kept_state():
+            output = part.infer(first)
+            if part.reports_metrics:
+                refuse_other_parameters(job.loss, output, first, part.module.parameters())
+            trainer.try_metrics(first, output)
+        note = trial.refuse_unsplittable(splittable(job.loss), first)
+        of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first)
+        return " ".join(filter(None, [note, of_metrics]))
 
+
+def _loss_trial(
+    job: Job, plan: Plan, part: "SingleStagePart | PipelinePart", trainer: Trainer, data: TrainingData
+) -> LossTrial:
     def read(begin: int, end: int, copies: int) -> MicroBatch:
         return part.place(data.trial_micro(begin, end, copies))
 
@@ -121,25 +139,41 @@ def _try_loss(
         flag = torch.full((1,), float(found), device=part.device.torch_device)
         return bool(all_reduce_sum(part.group, flag).item())
 
-    functions = job.loss, *job.metrics.values()
-    trial = LossTrial(
+    return LossTrial(
         infer=part.infer,
         read=read,
         low_precision=LOW_PRECISION.get(plan.precision),
         judges=part.reports_metrics,
         on_any_rank=on_any_rank,
         on_form=trainer.objective.set_form,
-        kept_state=partial(python_state_kept, part.module, *functions),
+        kept_state=partial(functions_kept, job.loss, *job.metrics.values(), model=part.module),
     )
-    with unchanged(part.module, *functions), refuse_fake_tensors():
-        first = read(0, min(job.global_batch, TRIAL_SAMPLES), 1)
-        output = trial.output(first)
-        if part.reports_metrics:
-            refuse_other_parameters(job.loss, output, first, part.module.parameters())
-        note = trial.refuse_unsplittable(splittable(job.loss), first, output)
-        trainer.try_metrics(first, output)
-        of_metrics = refuse_unsplittable_metrics(trial, metrics_of(job.metrics), first, output)
-        return " ".join(filter(None, [note, of_metrics]))
+
+
+def _branch_watch(
+    job: Job,
+    plan: Plan,
+    part: "SingleStagePart | PipelinePart",
+    trainer: Trainer,
+    data: TrainingData,
+    data_rank: int,
+) -> BranchWatch:
+    """Watch the branches of a model that reads values; without this, a rare one would train something else."""
+    trial = _loss_trial(job, plan, part, trainer, data)
+
+    def test(micros: Sequence[MicroBatch], decided: str) -> None:
+        with unchanged(part.module, job.loss, *job.metrics.values()):
+            trial.refuse_branch(splittable(job.loss), [*micros], decided)
+        part.drop_gathered()  # the update comes next
+
+    return BranchWatch(
+        plan=plan,
+        share=partial(share_bounds, plan, data_rank),
+        group=part.group,
+        device=part.device.torch_device,
+        read=trial.read,
+        test=test,
+    )
 
 
 def assemble_manual(

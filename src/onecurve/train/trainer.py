@@ -25,6 +25,7 @@ from onecurve.job.row_tables import RowTables, Upcoming
 from onecurve.job.whole_batch import WholeBatchLoss
 from onecurve.train.audit import Audit
 from onecurve.train.averages import Averages
+from onecurve.train.branch_watch import BranchWatch
 from onecurve.train.hooked_gradients import HookedGradients
 from onecurve.train.loss_scale import LossScale
 from onecurve.train.part import MeasuredParts, Part
@@ -78,6 +79,8 @@ class Trainer:
         self._start = TrainState()
         self.audit: Audit | None = None
         """Computes some steps a second time; None if the job does not want that."""
+        self.branches: BranchWatch | None = None
+        """Watches the branches of a model that reads values."""
 
     def resume(self, start: TrainState, steps: int) -> None:
         """Continue from the state of a checkpoint; the whole training now has `steps` steps."""
@@ -109,6 +112,8 @@ class Trainer:
             totals = self.audit.run(step, rounds, compute)
         else:
             totals = compute(rounds, self._data_rank)
+        if self.branches is not None:
+            self.branches.verify(step)
         if part.gradient_hooks:
             self._run_hooks(totals)
         with step_clock.measure("update"):
@@ -162,7 +167,8 @@ class Trainer:
         if self._whole_batch is not None:
             rounds, objective = self._whole_batch.with_gradients(rounds, seeds), self._whole_batch.objective
         compiling = explained_compilation(self._plan) if self._plan.compile else nullcontext()
-        with measured.measured() if measured is not None else nullcontext(), compiling:
+        watched = self.branches.watched() if self.branches is not None else nullcontext()
+        with measured.measured() if measured is not None else nullcontext(), compiling, watched:
             return self._part.run_rounds(rounds, objective, 1 / self._nominal, seeds)
 
     def _run_hooks(self, totals: Tensor) -> None:

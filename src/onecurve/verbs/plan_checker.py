@@ -28,8 +28,8 @@ from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Job
 from onecurve.launch.stall_watch import StallWatch
 from onecurve.model.deferred import defer_init
-from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import build_real
+from onecurve.model.unchanged import functions_kept
 from onecurve.params.tables import Tables
 from onecurve.prove.comparison import (
     LIMIT,
@@ -245,7 +245,7 @@ class PlanChecker:
         deferred = defer_init(self._job.model, self._job.seed)
         self._expected.disable_dropout(deferred.module)
         functions = self._job.model, self._job.loss, *self._job.metrics.values()
-        with python_state_kept(*functions), self._expected.removed():
+        with functions_kept(*functions), self._expected.removed():
             assembly = assemble(self._job, resolved, mesh, self._device, self._data, deferred, rows=self._rows)
             if self._start is not None:
                 self._start.load_part(assembly.part, resolved.plan.mesh, self._world.rank)

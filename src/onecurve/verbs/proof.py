@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from onecurve.data.training_data import TrainingData
-from onecurve.describe.errors import OnecurveError, UserCodeError, is_refusal
+from onecurve.describe.errors import OnecurveError, is_refusal
 from onecurve.describe.plan import Plan
 from onecurve.describe.record import EventRecord
 from onecurve.describe.requests import RunRequest
@@ -34,10 +34,11 @@ from onecurve.device.rng import preserve_rng_state
 from onecurve.device.scratch import scratch_folder
 from onecurve.device.world import World
 from onecurve.job.job import Job
+from onecurve.launch.failure_report import is_out_of_memory, lost_connection
 from onecurve.model.deferred import DeferredModel, defer_init
 from onecurve.model.materialize import Materializer
-from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import build_real
+from onecurve.model.unchanged import functions_kept
 from onecurve.planner.completion import PlanCompleter
 from onecurve.planner.shallow_model import ShallowModel, surplus_blocks
 from onecurve.planner.traced_model import TRACE_SAMPLES, TracedModel
@@ -84,7 +85,7 @@ class PlanProof:
         text = remembered(key) or self._proved_in_folder(key)
         if text:
             return ProofAgenda(key, remembered=text)
-        with python_state_kept(*_functions(job)):
+        with functions_kept(*_functions(job)):
             return replace(_agenda(job, data, deferred, resolved), key=key, plan=str(resolved.plan))
 
     def prove(
@@ -104,7 +105,7 @@ class PlanProof:
         elif agenda.obstacle or agenda.resolved is None:
             self._warn(agenda.obstacle)
         else:
-            with preserve_rng_state(), python_state_kept(*_functions(job)):
+            with preserve_rng_state(), functions_kept(*_functions(job)):
                 self._prove(agenda, agenda.resolved, _proof_job(job, agenda), data, device, world, rows)
             gc.collect()  # modules are full of cycles, and the run needs the memory
 
@@ -132,7 +133,7 @@ class PlanProof:
                 self._warn(obstacle)
                 return
             steps = _steps_text(checker, resolved.plan)
-            verdict = self._verdict(checker, resolved)  # ends with an exchange: then all ranks have read the folder
+            verdict = self._verdict(checker, resolved, agenda.plan)  # ends with an exchange: all have read the folder
         if not verdict.holds:
             raise OnecurveError(self._refusal(verdict, agenda.plan))
         blocks = f"{len(agenda.left_out)} identical blocks left out" if agenda.left_out else "the whole model"
@@ -146,15 +147,16 @@ class PlanProof:
         if world.rank == 0:
             remember(agenda.key, text)
 
-    def _verdict(self, checker: PlanChecker, resolved: ResolvedPlan) -> Verdict:
+    def _verdict(self, checker: PlanChecker, resolved: ResolvedPlan, plan: str) -> Verdict:
+        """Compare the plan. One device has computed the steps, so an error is not one of the user's code alone."""
         try:
             return checker.check(resolved)
-        except OnecurveError:
-            raise
         except Exception as error:
-            raise UserCodeError(
-                f"{type(error).__name__} while the plan was proved before training, as {resolved.plan}: {error}; use "
-                "another plan, or train without proof: --no-check"
+            if is_refusal(error) or is_out_of_memory(error) or lost_connection(error):
+                raise
+            raise OnecurveError(
+                f"plan {plan}: the model does not run under it, although one device computes its steps: "
+                f"{_first_line(error)} (found before training, as {resolved.plan}); use {_other_plans(plan)}"
             ) from error
 
     def _refusal(self, verdict: Verdict, plan: str) -> str:
@@ -166,8 +168,8 @@ class PlanProof:
         return (
             f"plan {plan}: it does not compute the same as one device. Before the first update, "
             f"under {verdict.plan}, {verdict.tensor} differs{where} by {verdict.size:.1e} of its scale (limit "
-            f"{verdict.limit:.0e}); "
-            f"use another plan, compare step by step with: {command}, or train without proof: --no-check"
+            f"{verdict.limit:.0e}); use {_other_plans(plan)}, compare step by step with: {command}, or train without "
+            "proof: --no-check"
         )
 
     def _proved_in_folder(self, key: str) -> str:
@@ -183,6 +185,15 @@ class PlanProof:
 
     def _warn(self, reason: str) -> None:
         self.event = EventRecord("warning", f"the plan is not proved before training: {reason}")
+
+
+def _other_plans(plan: str) -> str:
+    """Plans that change less of the model than this one, and that nearly every model supports."""
+    parsed = Plan.parse(plan)
+    batch, ranks, precision = parsed.global_batch, parsed.mesh.size, parsed.precision
+    replicate = [f"replicate{ranks} mb{batch // ranks} {precision}"] if batch % ranks == 0 < ranks - 1 else []
+    found = [each for each in (*replicate, f"mb{batch} {precision}") if each != plan]
+    return f"another plan, for example {' or '.join(map(repr, found))}" if found else "another plan"
 
 
 def _functions(job: Job) -> list[Any]:
@@ -313,4 +324,5 @@ def _build_recorded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    text = str(error).partition(chr(10))[0]
+    return text if isinstance(error, OnecurveError) else f"{type(error).__name__}: {text}"

@@ -39,9 +39,8 @@ from onecurve.job.scalar_form import REFUSED
 from onecurve.job.whole_batch import WholeBatchLoss, splittable
 from onecurve.model.fake_mode import refuse_fake_tensors
 from onecurve.model.materialize import Materializer
-from onecurve.model.python_state import python_state_kept
 from onecurve.model.recorder import build_real
-from onecurve.model.unchanged import buffers_kept, unchanged
+from onecurve.model.unchanged import buffers_kept, functions_kept, unchanged
 from onecurve.prove.comparison import Limits, average_name, compare_module, limits_of, store_step
 from onecurve.prove.expected_differences import ExpectedDifferences
 from onecurve.prove.loss_curve import PERTURBATION, PERTURBED_RUNS, perturb
@@ -169,7 +168,7 @@ class References:
         return self.folder(variant) / f"run-{run}.json"
 
     def _train(self, variant: Variant, run: int) -> None:
-        with python_state_kept(*self._functions):
+        with functions_kept(*self._functions):
             self._train_once(variant, run)
 
     @property
@@ -301,13 +300,13 @@ class References:
             return self._data.trial_micro(begin, end, copies).to(self._device.torch_device, self._dtype)
 
         with refuse_fake_tensors(), self._expected.removed(), unchanged(module.eval(), *self._functions):
-            kept_state = partial(python_state_kept, module, *self._functions)
+            kept_state = partial(functions_kept, *self._functions, model=module)
             trial = LossTrial(infer=infer, read=read, on_form=self._objective.set_form, kept_state=kept_state)
             first = read(0, min(self._job.global_batch, TRIAL_SAMPLES), 1)
-            output = trial.output(first)
-            refuse_other_parameters(self._job.loss, output, first, module.parameters())
-            trial.refuse_unsplittable(splittable(self._job.loss), first, output)
-            refuse_unsplittable_metrics(trial, metrics_of(self._job.metrics), first, output)
+            with trial.kept_state():
+                refuse_other_parameters(self._job.loss, infer(first), first, module.parameters())
+            trial.refuse_unsplittable(splittable(self._job.loss), first)
+            refuse_unsplittable_metrics(trial, metrics_of(self._job.metrics), first)
 
     def _batches(self, variant: Variant, steps: int) -> Iterator[list[list[MicroBatch]]]:
         size = self._job.global_batch

@@ -64,7 +64,7 @@ def with_experts(micro: MicroBatch) -> CausalLMOutput:
 
 def try_loss(infer: Any, loss: Any = oc.loss.hugging_face) -> str:
     first = read(0, 12)
-    return LossTrial(infer=infer, read=read).refuse_unsplittable(loss, first, infer(first))
+    return LossTrial(infer=infer, read=read).refuse_unsplittable(loss, first)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def inputs_of(micro: MicroBatch) -> Tensor:
 
 def check_loss(loss: Loss, infer: Infer = inputs_of, **settings: Any) -> str:
     first, trial = read(0, 12), LossTrial(infer=infer, read=read, **settings)
-    return trial.refuse_unsplittable(loss, first, trial.output(first))
+    return trial.refuse_unsplittable(loss, first)
 
 
 def token_mean(out: Tensor, lengths: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def test_padding_that_depends_on_the_batch_is_named_as_a_possible_cause() -> Non
 
     trial = LossTrial(infer=inputs_of, read=padded)
     with pytest.raises(OnecurveError, match="padding may be the cause: mask it"):
-        trial.refuse_unsplittable(mean_of_samples, padded(0, 12, 1), padded(0, 12, 1).inputs)
+        trial.refuse_unsplittable(mean_of_samples, padded(0, 12, 1))
 
 
 def test_a_weighted_loss_must_add_up_in_sum_and_count() -> None:
@@ -231,9 +231,9 @@ def test_a_rank_with_placeholder_outputs_makes_the_same_calls_but_does_not_judge
 
         trial = LossTrial(infer=infer, read=read, judges=judges, on_any_rank=lambda _: True)
         try:
-            trial.refuse_unsplittable(contrastive_per_sample, read(0, 12), read(0, 12).inputs)
+            trial.refuse_unsplittable(contrastive_per_sample, read(0, 12))
             assert not judges
         except OnecurveError:
             assert judges
         calls[judges] = len(counted)
-    assert calls[True] == calls[False] == 5  # two parts, and the whole with three other seeds
+    assert calls[True] == calls[False] == 6  # the whole, two parts, and the whole with three other seeds

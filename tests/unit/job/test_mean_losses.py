@@ -40,7 +40,7 @@ def decided(loss: Loss, target: Tensor = TARGET, logits: Tensor = LOGITS) -> Los
 
     first = read(0, 8)
     trial = LossTrial(infer=lambda micro: micro.inputs, read=read, on_form=objective.set_form)
-    trial.refuse_unsplittable(loss, first, first.inputs)
+    trial.refuse_unsplittable(loss, first)
     return objective
 
 

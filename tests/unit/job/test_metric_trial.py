@@ -42,7 +42,7 @@ def check(
 ) -> str:
     first = read(0, 12, 1)
     trial = LossTrial(infer=infer, read=read, **settings)
-    return refuse_unsplittable_metrics(trial, metrics_of({"mine": metric}), first, infer(first))
+    return refuse_unsplittable_metrics(trial, metrics_of({"mine": metric}), first)
 
 
 def token_accuracy(output: Tensor, target: Tensor) -> oc.Weighted:
@@ -125,7 +125,7 @@ def test_low_precision_and_single_samples_are_not_tested() -> None:
     assert check(mean, low_precision=torch.bfloat16) == ""
     trial = LossTrial(infer=lambda micro: micro.inputs, read=read_classes)
     one = read_classes(0, 1, 1)
-    assert refuse_unsplittable_metrics(trial, metrics_of({"mine": mean}), one, one.inputs) == ""
+    assert refuse_unsplittable_metrics(trial, metrics_of({"mine": mean}), one) == ""
 
 
 def test_a_rank_without_the_end_of_the_model_does_not_judge() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from onecurve.device.local_tensor import Box, local_tensor_of
+from onecurve.prove.constant_draws import ConstantDraws
 from onecurve.prove.moved_weights import apply_moves, store_moves
 
 
@@ -27,8 +28,9 @@ class Model(nn.Module):
 def test_signs_and_zeros_stay_and_what_is_all_zero_is_moved(tmp_path: Path) -> None:
     model = Model()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    store_moves(model, 7, tmp_path, without="tables")
-    apply_moves([local_tensor_of(name, each, True) for name, each in model.named_parameters()], tmp_path)
+    with ConstantDraws():  # as while plans are compared
+        store_moves(model, 7, tmp_path, without="tables")
+        apply_moves([local_tensor_of(name, each, True) for name, each in model.named_parameters()], tmp_path)
     after = dict(model.named_parameters())
     for name in ("embedding.weight", "first.weight", "second.bias"):
         assert torch.equal(after[name].sign(), before[name].sign())
@@ -37,6 +39,7 @@ def test_signs_and_zeros_stay_and_what_is_all_zero_is_moved(tmp_path: Path) -> N
     assert after["bias.weight"].abs().sum() > 0
     assert after["bias.weight"][1] == 0
     assert not torch.equal(after["first.weight"], after["second.weight"])
+    assert len({*(after["first.weight"] / before["first.weight"]).flatten().tolist()}) > 4  # each by another factor
     assert not torch.equal(after["first.weight"], before["first.weight"])
     assert 0.5 < after["scale"] <= 0.52
     assert (after["phase"].real > 1).all()
