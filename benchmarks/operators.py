@@ -53,6 +53,7 @@ FILES = {"hosts": ("decision.py", "generation_end.py", "recovery.py", "slurm.py"
 """The files of a package that are mutated; of the others that talk to processes, only a multi-process test can say."""
 _GUESS = "bisect(self._times, time_at_limit)"
 EQUIVALENT = {
+    ("data/value_mark.py", "2 * _SUMMED + 1", "2 * _SUMMED + 2"): "the last of these numbers is never read",
     ("data/stream.py", "offset > self.taken", "offset >= self.taken"): "at the same offset no sample is skipped",
     ("search/space.py", "ranks - 1", "ranks - 2"): "also zero for powers of two only; 1 divides everything",
     ("search/space.py", "degree <= largest", "degree < largest"): "the largest degree is added in any case",

@@ -1,7 +1,7 @@
 """Where row servers are found, and what one is started with."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -10,7 +10,7 @@ class RowServerAddress:
 
     service: str
     """`HOST:PORT` of a launcher's, or `etcd://HOST:PORT,…/NAME`."""
-    key: str
+    key: str = field(repr=False)
     """The key that all of them know, in hexadecimal digits."""
     tls: str = ""
     """Folder with the certificates for connections; empty if they are not encrypted."""

@@ -73,3 +73,11 @@ def test_samples_that_take_long_do_not_stall_the_training() -> None:
 def test_processes_that_are_not_needed_do_not_work() -> None:
     _, readers, processes = trained(Workers(1, 3), 12)
     assert (readers, processes) == (1, 1)
+
+
+def test_processes_that_shorten_steps_just_enough_are_kept() -> None:
+    pace = LoaderPace(Workers(1, 8))
+    for seconds, waited in ((4.0, 1.0), (0.97 * 4.0, 0.0)):
+        for step in range(16):
+            pace.add(waited * 16 * (step == 0), seconds * 16 * (step == 0))  # the mean has no rounding
+        assert pace.processes == 2

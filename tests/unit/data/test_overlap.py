@@ -110,3 +110,8 @@ def test_reading_ends_after_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert text_of(Slow(range(400)), Slow(range(400))) == ""
     assert len(reads) == 1
     assert text_of(TensorDataset(torch.zeros(0, 2)), Slow(range(4))) == ""
+
+
+def test_a_few_equal_samples_of_many_are_no_alarm() -> None:
+    assert text_of(Numbered(range(100)), Numbered([*range(97, 100), *range(500, 597)])) == ""
+    assert "6 of the 100" in text_of(Numbered(range(100)), Numbered([*range(94, 100), *range(500, 594)]))

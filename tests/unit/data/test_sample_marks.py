@@ -158,3 +158,7 @@ def test_one_hot_inputs_differ_wherever_the_one_is() -> None:
     """Their norms and plain sums are equal."""
     sums = {tuple(round(each, 3) for each in mark_value(row).sums) for row in np.eye(1000, dtype=np.float32)}
     assert len(sums) == 1000
+
+
+def test_positions_divide_the_data_coarsely_first() -> None:
+    assert positions(1001, 9) == [0, 1000, 500, 250, 750, 125, 375, 625, 875]

@@ -259,3 +259,8 @@ def test_the_newest_state_before_a_sample_is_used(tmp_path: Path, monkeypatch: p
     assert states.latest(6, 9) is None
     LaneStates(None).offer(7, 1, lambda: {"at": 1})
     assert LaneStates(None).latest(7, 9) is None
+
+
+def test_a_position_is_a_sample_of_a_lane() -> None:
+    stream = oc.data.stream(counted, 3)
+    assert [stream.read_at(index)[0].item() for index in (0, 1, 2, 3, 7)] == [0, 1000, 2000, 1, 1002]

@@ -79,3 +79,11 @@ def test_a_data_loader_is_refused() -> None:
     """Its samples would be batches."""
     with pytest.raises(OnecurveError, match="returned a DataLoader; return its dataset"):
         open_dataset(lambda: torch.utils.data.DataLoader([1, 2, 3]), "data", 0)
+
+
+def test_a_trial_reads_samples_several_times() -> None:
+    order = Order([10], 0)
+    data = TrainingData(Reader(Numbers(), 0), order, steps=3)
+    expected = [sample.offset for sample in order.samples(2, 5)]
+    assert data.trial_micro(2, 5).target.tolist() == expected
+    assert data.trial_micro(2, 5, 2).target.tolist() == [*expected, *expected]

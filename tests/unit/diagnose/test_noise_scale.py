@@ -29,3 +29,10 @@ def test_too_few_steps_say_nothing() -> None:
     for _ in range(5):
         history.add(replace(STEP, gradient_norm=1.0, parts=2, part_square=1.5), 8)
     assert history.scale is None
+
+
+def test_gradients_without_noise_have_no_scale() -> None:
+    history = NoiseHistory()
+    for _ in range(100):
+        history.add(replace(STEP, gradient_norm=1.0, parts=2, part_square=1.0), 8)
+    assert history.scale is None

@@ -9,7 +9,7 @@ from onecurve.describe.cluster import Link
 from onecurve.describe.plan import Plan
 from onecurve.describe.table_use import RowCosts, RowSeconds, TableUse
 from onecurve.estimate.collective import AxisPlacement
-from onecurve.estimate.tables import TableLimits, best_placements, table_bytes, table_seconds
+from onecurve.estimate.tables import TableLimits, best_placements, stored_bytes, table_bytes, table_seconds
 
 GB = 1 << 30
 COSTS = RowCosts(lookup=RowSeconds(1e-5, 2e-7), merge=RowSeconds(1e-5, 1e-7), update=RowSeconds(1e-5, 4e-7))
@@ -80,3 +80,18 @@ def test_the_seconds_of_each_placement_by_hand() -> None:
     # Rows of 4 numbers of 4 bytes with ids of 8 bytes, over a link of 24 bytes per second: 1 s per row and way.
     slow = AxisPlacement(2, 2, Link(latency=1e-9, bandwidth=24.0), fast)
     assert table_seconds(use, "served", plan, 4, slow) - served == pytest.approx(2 * 8 + 2 * 8, rel=1e-3)
+
+
+def test_the_bytes_of_all_rows_by_hand() -> None:
+    use = replace(table("user", 10**9, width=64), state_width=2)
+    per_row = 8 + 32 + (64 + 2) * 4  # id, its place in the index, row and optimizer state
+    assert stored_bytes(use, PLAN) == pytest.approx(use.rows * per_row, rel=1e-12)
+    assert table_bytes(use, "replicated", PLAN) == stored_bytes(use, PLAN)
+
+
+def test_tables_that_gain_the_most_per_byte_are_replicated_first() -> None:
+    small, large = table("country", 100), table("city", 2000)
+    room = table_bytes(large, "replicated", PLAN) + table_bytes(small, "replicated", PLAN) - 1
+    for tables in ([small, large], [large, small]):
+        found = best_placements(tables, PLAN, 64, AXIS, TableLimits(room, math.inf))
+        assert found == {"country": "replicated", "city": "row_sharded"}
