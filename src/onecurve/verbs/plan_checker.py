@@ -53,6 +53,8 @@ from onecurve.verbs.start_weights import StartWeights
 _MIN_STALL_SECONDS = 120.0
 _STALL_OVER_REFERENCE = 30
 """A plan is abandoned if one step takes longer than this multiple of the whole one-device run."""
+_COMPILE_FACTOR = 5
+"""The first step of a compiled plan takes minutes: the compiler's own operations pass through the modes of check."""
 
 Progress = Callable[[], None]
 """Called when a model is built, and after every step."""
@@ -135,6 +137,7 @@ class PlanChecker:
         if self._world.size == 1:
             return self._check(resolved, lambda: None)
         seconds = max(_MIN_STALL_SECONDS, _STALL_OVER_REFERENCE * self.reference_seconds(resolved.plan))
+        seconds *= _COMPILE_FACTOR if resolved.plan.compile else 1
         with StallWatch(f"plan {resolved.plan}", seconds) as watch:
             return self._check(resolved, watch.progress)
 

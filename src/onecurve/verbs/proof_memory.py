@@ -20,7 +20,7 @@ from onecurve.device.files import cache_folder, replace_file
 from onecurve.job.job import Job
 
 _log = logging.getLogger(__name__)
-_METHOD = "two steps"
+_METHOD = "two steps, the second from moved weights"
 """Changes when a proof compares more: then earlier ones do not count."""
 _GENERATED = "<string>"
 """Code that a library wrote from a class, such as the methods of a dataclass."""
