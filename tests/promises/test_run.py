@@ -186,6 +186,40 @@ def test_an_interrupt_ends_all_ranks_at_the_same_step(ranks: int, stop_signal: s
     assert not processes_with(str(tmp_path))
 
 
+_SLOW_STEP = """
+import time
+import torch
+import onecurve as oc
+
+class Slow(torch.nn.Linear):
+    def forward(self, x):
+        if self.training and torch.is_grad_enabled() and len(x) == 4:
+            print("in the first step", flush=True)
+            time.sleep(60)
+        return super().forward(x)
+
+def job():
+    data = [(torch.ones(3), 0)] * 8
+    return oc.Job(model=lambda: Slow(3, 2), data=lambda: data, loss=oc.loss.cross_entropy, optimizer=oc.SGD(lr=0.1),
+                  global_batch=8, steps=2)
+"""
+
+
+@pytest.mark.parametrize("plan", ["mb4×2", "replicate2 mb4"])
+def test_ctrl_c_in_the_first_step_ends_the_run_at_once(plan: str, tmp_path) -> None:
+    (tmp_path / "train.py").write_text(_SLOW_STEP)
+    with started("run", "train.py", "--plan", plan, "--no-check", cwd=tmp_path) as process:
+        assert any("in the first step" in line for line in process.stdout)
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "SIGINT: no step is done yet, so the run ends at once" in err
+    assert "Traceback" not in err
+    assert time.monotonic() - begin < 10
+    assert not processes_with(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("arguments", "stop_signal"),
     [((), signal.SIGINT), (("--ranks", "2"), signal.SIGTERM)],

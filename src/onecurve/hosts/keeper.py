@@ -18,7 +18,7 @@ from onecurve.hosts.run_keys import LEADER, RunKeys
 from onecurve.hosts.snapshot_server import SnapshotServer, served_snapshots
 from onecurve.launch.event_loop import stop_signals
 from onecurve.launch.failure import RankFailedError
-from onecurve.launch.stop import stop_text
+from onecurve.launch.stop import early_stop_text, stop_text
 from onecurve.launch.template_process import TemplateProcess
 
 _RETRY_SECONDS = 0.5
@@ -51,6 +51,7 @@ class Keeper:
         self.leads = False
         """True if this host leads the run, and so has rank 0."""
         self._signals: list[SignalName] = []
+        self._is_alone = False
         self._member: Member | None = None
         self._passing_on: asyncio.Task[None] | None = None
 
@@ -58,13 +59,17 @@ class Keeper:
         """Take part in the run until it ends; return how it ended.
 
         The first signal ends the run on all hosts, after the step that their ranks are in. A second one, or one before
-        this host has met the others, ends this host's part at once.
+        this host has met the others, ends this host's part at once. So does Ctrl-C before the first step of a run on
+        this host alone: a step that compiles takes minutes, and nothing is lost.
         """
         work = asyncio.ensure_future(self._meet(rendezvous))
 
         def on_signal(name: SignalName) -> None:
             self._signals.append(name)
             if len(self._signals) > 1 or self._member is None:
+                work.cancel()
+            elif name == "SIGINT" and self._is_alone and not self._member.has_begun:
+                self._run.say(early_stop_text(name))
                 work.cancel()
             else:
                 self._run.say(stop_text(name))
@@ -81,6 +86,7 @@ class Keeper:
     async def _meet(self, rendezvous: Rendezvous | Alone) -> RunEnd:
         async with AsyncExitStack() as stack:
             met = await stack.enter_async_context(rendezvous.meet())
+            self._is_alone = met.is_alone
             registration = await self._run.register(met.address)
             server = None
             if not met.is_alone:

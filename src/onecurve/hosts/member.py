@@ -100,6 +100,14 @@ class Member:
                 self._ranks.close()
             self._snapshots.close()
 
+    @property
+    def has_begun(self) -> bool:
+        """False until the ranks of this host have done the first step of a training."""
+        generation = self.assigned.generation if self.assigned is not None else None
+        if generation is not None and generation.number > 1:
+            return True
+        return self._ranks is not None and (self._ranks.verb != "run" or self._ranks.step > 0)
+
     async def stop(self, name: SignalName) -> None:
         """Ask the ranks of all hosts to finish their step and end."""
         await self._coordination.create(self._keys.stop, name, self._lease)

@@ -1,7 +1,11 @@
-"""Stop requests: the first signal ends the work after the current step, the second one ends immediately."""
+"""Stop requests: the first signal ends the work after the current step; a second one, or Ctrl-C before the first step,
+ends it immediately."""
 
 import os
 import signal
+import sys
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Protocol
 
@@ -15,9 +19,25 @@ STOP_SIGNALS: dict[int, SignalName] = {
 """Signals that stop a run after the step that it is in."""
 
 
+_SECONDS_TO_CLEAN_UP = 1.2
+"""After this time the process ends, because the interrupt may be lost: Python ignores one that it raises in a
+destructor or a callback, and a compiler runs many of these."""
+
+
+def _end() -> None:
+    if sys.stdout.isatty():
+        os.write(1, b"\x1b[?25h\n")  # a progress bar has hidden the cursor
+    os._exit(128 + signal.SIGINT)
+
+
 def stop_text(name: SignalName) -> str:
     """What a run answers to the first signal."""
     return f"{name}: the run ends after this step; a second signal ends it at once"
+
+
+def early_stop_text(name: SignalName) -> str:
+    """What a run answers to a signal before its first step."""
+    return f"{name}: no step is done yet, so the run ends at once"
 
 
 class Stop(Protocol):
@@ -39,6 +59,8 @@ class StopRequest:
         torchrun sends it to the other ranks when one has failed. `answers`: with a line on stderr."""
         self._signal: SignalName | None = None
         self._answers = answers
+        self.has_begun: Callable[[], bool] = lambda: True
+        """Returns False until there is something that a stop must wait for."""
         self._signals = tuple(STOP_SIGNALS) if alone else (signal.SIGINT,)
 
     def __enter__(self) -> "StopRequest":
@@ -57,9 +79,15 @@ class StopRequest:
         return self._signal or "SIGINT"
 
     def _record(self, number: int, _: FrameType | None) -> None:
-        if self._signal is not None:
+        name, is_early = STOP_SIGNALS[number], number == signal.SIGINT and not self.has_begun()
+        if self._signal is None and self._answers:
+            text = early_stop_text(name) if is_early else stop_text(name)
+            os.write(2, f"{text}\n".encode())  # print cannot be interrupted by itself
+        if self._signal is not None or is_early:
             self.__exit__()
+            if is_early:
+                timer = threading.Timer(_SECONDS_TO_CLEAN_UP, _end)
+                timer.daemon = True  # a process that ends before does not wait for it
+                timer.start()
             os.kill(os.getpid(), number)  # to the previous handler
-        elif self._answers:
-            os.write(2, f"{stop_text(STOP_SIGNALS[number])}\n".encode())  # print cannot be interrupted by itself
         self._signal = self._signal or STOP_SIGNALS[number]

@@ -235,7 +235,10 @@ def _run_here(
 
     stop_request = StopRequest(alone=not is_rank_of_torchrun(), answers=not (is_rank_of_launcher() or request.quiet))
     with stop_request as stop, launched_world(Path(request.out)) as world:
-        return Training(request).train(plan, world or World(), stop)
+        stop_request.has_begun = lambda: False
+        training = Training(request)
+        stop_request.has_begun = lambda: training.has_begun
+        return training.train(plan, world or World(), stop)
 
 
 @dataclass(frozen=True)

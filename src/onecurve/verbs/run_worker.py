@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -106,6 +106,8 @@ class Training:
         self._proof = PlanProof(request) if request.check else None
         self._first_step: int | None = None
         """Steps that were done before this process began; None until its first generation is built."""
+        self.has_begun = False
+        """True once a step is done: then a stop waits for the end of a step."""
         self._stop: Stop | None = None
         self._loading: Callable[[int, int], None] = lambda _, __: None
         settings = RunSettings(
@@ -249,11 +251,18 @@ class Training:
     def _reports(self, run: Run) -> Iterable[StepReport]:
         """The steps, as they are done."""
         if not run.job.async_workers:
-            return (run.step(batch) for batch in run)
+            return self._steps(run)
         assert run.job.row_servers is not None
+        self.has_begun = True
         rows = row_address(run.job.row_servers, self._launcher, run.world)
         say = self._launcher.say if self._launcher is not None else partial(print, file=sys.stderr, flush=True)
         return AsyncTraining(run, self._request, rows, lambda: self._stop is not None and self._stop(), say)
+
+    def _steps(self, run: Run) -> Iterator[StepReport]:
+        for batch in run:
+            report = run.step(batch)
+            self.has_begun = True
+            yield report
 
 
 def _loop(run: Run, reports: Iterable[StepReport], log: RunLog, launcher: Launcher | None) -> LoopProgress:
