@@ -37,6 +37,11 @@ class ParameterWatch:
         self._flags = [tensor.requires_grad for _, tensor in self._named]
         self._versions = [self._version(tensor) for _, tensor in self._named]
 
+    def end_forward(self) -> None:
+        """Raise OnecurveError if forward has changed what is trained; fully_shard undoes this before backward."""
+        if self._exchanges:
+            self._refuse_changed_flags()
+
     def end_step(self) -> None:
         """Raise OnecurveError if the step must not be applied. All ranks of the group call this."""
         self._refuse_new_parameters()

@@ -38,7 +38,8 @@ class PartSquares:
         """Measure the gradients of backward."""
         self._norms = []
         parameters = [] if self._is_sharded else self._parameters
-        hooks = [parameter.register_hook(self._add) for parameter in parameters]  # type: ignore[no-untyped-call]
+        used = [parameter for parameter in parameters if parameter.requires_grad]  # train() may have frozen one
+        hooks = [parameter.register_hook(self._add) for parameter in used]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:

@@ -87,6 +87,7 @@ class SingleStagePart(AutoBackwardPart):
                 with step_clock.measure("forward"), autocast(self._plan.precision, self.device):
                     weighted = objective(micro.forward(self._ddp or self.module), micro)
                     loss = full_tensor(weighted.sum)
+                self._watch.end_forward()
                 if self._every_parameter is not None:
                     self._every_parameter.begin_round()
                 with step_clock.measure("backward"):

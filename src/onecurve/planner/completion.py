@@ -8,7 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from onecurve.data.training_data import TrainingData
 from onecurve.describe.changed_buffers import ChangedBuffers, refusal_of_mesh, refusal_of_rounds, refusal_of_whole
 from onecurve.describe.dataflow import Dataflow
-from onecurve.describe.errors import OnecurveError
+from onecurve.describe.errors import OnecurveError, UserCodeError
 from onecurve.describe.plan import Plan
 from onecurve.describe.resolved_plan import ResolvedPlan
 from onecurve.job.embedding import refuse_unsuitable_tables, tables_of
@@ -118,7 +118,13 @@ class PlanCompleter:
     def _layouts_of(self, plan: Plan) -> dict[str, str]:
         degree = plan.mesh.tensor
         if degree not in self._layouts:
-            self._layouts[degree] = layouts_for(plan, self._model)
+            try:
+                self._layouts[degree] = layouts_for(plan, self._model)
+            except UserCodeError as error:
+                raise OnecurveError(
+                    f"plan {plan}: the model cannot be traced, which 'tensor' needs to find its layouts; use another "
+                    f"axis, such as 'replicate' ({error})"
+                ) from error
         return self._layouts[degree]
 
     def _try_split(self, plan: Plan) -> None:

@@ -259,12 +259,39 @@ class Case:
             yield end - begin, inputs, target
 
 
+DIFFERS = "does not compute the same as one device"
+FAILS = "does not run under it, although one device computes its steps"
+NO_TRACE = "depends on the values of the data|reads values of its tensors|has no memory|does not require grad"
+WHOLE = "derived from nn.Parameter|may need full parameters"
+REFUSED_BY_AXIS = [
+    ("spt", WHOLE, ["parameter_subclass", "subclass_for_optimizer", "subclass_with_state"]),
+    ("st", WHOLE, ["lookahead", "sam_with_closure", "decays_its_own_rate"]),
+    ("tp", NO_TRACE, ["expert_counts", "dino_center", "batch_norm_cumulative"]),
+    ("p", NO_TRACE, ["lru_cache_in_forward", "class_level_cache", "packed_gru", "packed_lstm"]),
+    ("t", NO_TRACE, ["inner_gradient"]),
+    ("ap", DIFFERS, ["annealed_loss", "annealed_by_global"]),
+    ("p", DIFFERS, ["module_backward_hook", "grown_position_cache", "layer_decay", "l2_of_global_model"]),
+    ("st", DIFFERS, ["list_with_parameter"]),
+    ("s", FAILS, ["weight_by_property", "own_setattr", "penalty_per_sample"]),
+    ("st", f"{FAILS}|{DIFFERS}", ["l2_of_global_model"]),
+    ("tp", FAILS, ["auxiliary_attribute"]),
+    ("t", "nothing in this model can be split", ["lora_zero_b"]),
+    ("p", "cannot be split into pipeline stages", ["sparse_lookup"]),
+    ("p", "needs two passes", ["whole_dice"]),
+]
+"""The first letters of plans, what their messages say, and the cases that they cannot carry."""
+
+
 class Cases(dict[str, Case]):
     """The cases of one file, by name."""
 
     def __call__(self, name: str, **fields: Any) -> None:
         assert name not in self, f"two cases have the name {name}"
-        self[name] = Case(name=name, **fields)
+        refused = dict(fields.pop("refused", {}))
+        for letters, pattern, names in REFUSED_BY_AXIS:
+            for letter in letters if name in names else "":
+                refused[letter] = f"{refused[letter]}|{pattern}" if letter in refused else pattern
+        self[name] = Case(name=name, refused=refused, **fields)
 
 
 def call(model: nn.Module, inputs: Any) -> Any:

@@ -433,6 +433,7 @@ CASES(
     "late_parameter",
     source=PROGRESSIVE,
     model=LateUse,
+    parts="rounds",
     refused=COUNTED,
     optimizer=oc.AdamW(lr=0.01),
     torch_optimizer=adamw,
@@ -441,6 +442,7 @@ CASES(
     "late_parameter_momentum",
     source=PROGRESSIVE,
     model=LateUse,
+    parts="rounds",
     refused=COUNTED,
     optimizer=oc.SGD(lr=0.125, momentum=0.875),
     torch_optimizer=momentum,
@@ -454,6 +456,7 @@ CASES(
     optimizer=oc.AdamW(lr=0.01),
     torch_optimizer=adamw,
     loop=averaged(LateUse, adamw),
+    not_compared=dict.fromkeys(["accumulation", "pipeline"], "the loop is written for one round per step"),
 )
 CASES(
     "late_parameter_average_momentum",
@@ -464,6 +467,7 @@ CASES(
     optimizer=oc.SGD(lr=0.125, momentum=0.875),
     torch_optimizer=momentum,
     loop=averaged(LateUse, momentum),
+    not_compared=dict.fromkeys(["accumulation", "pipeline"], "the loop is written for one round per step"),
 )
 
 

@@ -654,7 +654,11 @@ class OwnGenerator(Net):
 
 
 stateful(
-    "generator_of_the_model", "CompVis/latent-diffusion and diffusers: generator= of a model", OwnGenerator, "generator"
+    "generator_of_the_model",
+    "CompVis/latent-diffusion and diffusers: generator= of a model",
+    OwnGenerator,
+    "generator",
+    parts="rounds",
 )
 
 
