@@ -272,6 +272,7 @@ REFUSED_BY_AXIS = [
     ("ap", DIFFERS, ["annealed_loss", "annealed_by_global"]),
     ("p", DIFFERS, ["module_backward_hook", "grown_position_cache", "layer_decay", "l2_of_global_model"]),
     ("st", DIFFERS, ["list_with_parameter"]),
+    ("t", DIFFERS, ["batch_norm_called_twice"]),
     ("s", FAILS, ["weight_by_property", "own_setattr", "penalty_per_sample"]),
     ("st", f"{FAILS}|{DIFFERS}", ["l2_of_global_model"]),
     ("tp", FAILS, ["auxiliary_attribute"]),

@@ -48,7 +48,7 @@ def step(change: Callable[[nn.Linear], None], plan: str, traced: ChangedBuffers 
     [
         (freeze, "set requires_grad of parameter 'bias' to False"),
         (add, "made the module 'extra'; make it in the constructor"),
-        (register, "made or removed a parameter"),
+        (register, "made, replaced or removed a parameter"),
     ],
 )
 def test_a_changed_set_of_parameters_is_refused_under_every_plan(
@@ -65,3 +65,17 @@ def test_a_write_that_the_trace_did_not_show_needs_one_rank_and_one_round(change
         with pytest.raises(OnecurveError, match=f"plan {plan}.*parameter 'weight', which the trace"):
             step(change, plan)
         step(change, plan, ChangedBuffers(parameters=("weight",)))
+
+
+def test_a_flag_that_fully_shard_resets_is_compared_after_the_forward() -> None:
+    """fully_shard sets `requires_grad` of gathered parameters anew before backward."""
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    watch = ParameterWatch(module, Plan.parse("shard2 mb4"), ChangedBuffers(), None)
+    watch.begin_step(module.named_parameters())
+    watch.end_forward()
+    module.bias.requires_grad_(True)
+    with pytest.raises(OnecurveError, match="set requires_grad of parameter 'bias' to True"):
+        watch.end_forward()
+    module.bias.requires_grad_(False)
+    watch.end_step()
