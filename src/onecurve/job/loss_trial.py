@@ -104,6 +104,16 @@ class LossTrial:
                 refuse_rare_targets(loss, output, first, forms[0], self.kept_state)
         return " ".join(filter(None, notes))
 
+    def refuse_uneven_step(self, loss: Loss, form: ScalarForm, micro: MicroBatch, step: int) -> None:
+        """Raise OnecurveError if a scalar loss of a micro-batch that is trained on is no mean over samples.
+
+        `form`: what the trial before training has found; if the loss computes means, each step compares their counts.
+        """
+        with self.kept_state():
+            output = self.infer(micro)
+            if self.judges:
+                refuse_rare_targets(loss, output, micro, form, self.kept_state, step)
+
     def refuse_branch(self, loss: Loss, micros: list[MicroBatch], decided: str) -> None:
         """Raise OnecurveError if the loss of the first micro-batch is not that of its parts, the others.
 

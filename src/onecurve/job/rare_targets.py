@@ -34,10 +34,12 @@ def refuse_rare_targets(
     micro: MicroBatch,
     form: ScalarForm,
     kept_state: Callable[[], AbstractContextManager[None]] = nullcontext,
+    step: int = 0,
 ) -> None:
     """Raise OnecurveError if a scalar loss is no mean over samples once some targets are edited.
 
-    `kept_state`: returns a context that restores the Python values that the loss changes.
+    `kept_state`: returns a context that restores the Python values that the loss changes. `step`: in an audit, the
+    step that the micro-batch belongs to; then the loss is tried with its targets as they are.
 
     The loss runs on the host, because an index out of range would end a GPU's process. An edit that the loss does not
     accept shows nothing, and neither does one that each step would notice by itself.
@@ -51,7 +53,8 @@ def refuse_rare_targets(
         return
     output, target = pytree.tree_map(lambda leaf: None if leaf is None else leaf.detach().cpu(), (output, micro.target))
     with uncompiled():
-        for what, edited in _edits(output, target, size):
+        as_they_are = [(f"the targets of step {step}", target)] if step else []
+        for what, edited in as_they_are or _edits(output, target, size):
             try:
                 values = []
                 for begin, end in ((0, size), (0, size // 2), (size // 2, size)):
@@ -65,8 +68,8 @@ def refuse_rare_targets(
                 continue
             if difference(whole, joined) > _TOLERANCE_FACTOR * whole.tolerance:
                 raise OnecurveError(
-                    f"{loss_name(loss)}: its scalar is not a mean over samples for all targets: with {what} in a test, "
-                    f"{size} samples at once give {whole.mean:.6g}, the same samples in parts of {size // 2} and "
+                    f"{loss_name(loss)}: its scalar is not a mean over samples for all targets: with {what}, {size} "
+                    f"samples at once give {whole.mean:.6g}, the same samples in parts of {size // 2} and "
                     f"{size - size // 2} give {joined.mean:.6g}. It divides by something that depends on the targets "
                     "(their number without ignored ones, the sum of class weights), so its mean would depend on how "
                     "the batch is split. Return onecurve.Weighted(sum, count), or one value per sample"
@@ -100,13 +103,14 @@ def _edits_of(target: Tensor, output: Any, size: int) -> Iterator[tuple[str, Ten
     last = target[-1:]
     rest = target[: size - 1]
     if target.dtype == torch.bool or bool(((target == 0) | (target == 1)).all()):
-        yield "some of the targets 0 and 1 exchanged", torch.cat([rest, (1 - last.to(torch.int8)).to(target.dtype)])
+        exchanged = torch.cat([rest, (1 - last.to(torch.int8)).to(target.dtype)])
+        yield "some of the targets 0 and 1 exchanged in a test", exchanged
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         return
     part = torch.full_like(last, _IGNORED) if target.dtype != torch.uint8 else last
     if size - size // 2 == 1 and part[0].dim():  # of a part with one sample, something must be left
         part.view(-1)[: part.numel() // 2] = last.reshape(-1)[: part.numel() // 2]
-    yield f"some targets set to {_IGNORED}", torch.cat([rest, part])
+    yield f"some targets set to {_IGNORED} in a test", torch.cat([rest, part])
     places = target[size - max(1, (size - size // 2) // 2) :]
     missing = sorted(set(range(_classes(output, target))) - set(target.flatten().tolist()))
     for begin in list(range(0, len(missing), places.numel()))[:_MAX_CLASS_TRIALS] if places.numel() else []:
@@ -114,7 +118,7 @@ def _edits_of(target: Tensor, output: Any, size: int) -> Iterator[tuple[str, Ten
         edited = target.clone()
         rare = classes.repeat(-(-places.numel() // len(classes)))[: places.numel()].reshape(places.shape)
         edited[size - len(places) :] = rare
-        yield f"some targets set to class {', '.join(map(str, classes[:3].tolist()))}", edited
+        yield f"some targets set to class {', '.join(map(str, classes[:3].tolist()))} in a test", edited
 
 
 def _classes(output: Any, target: Tensor) -> int:

@@ -1,6 +1,6 @@
 """Builds this rank's part of the model and its trainer, and refuses a loss or a metric that cannot be split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -109,7 +109,23 @@ def assemble(
     trainer.objective.form = trials.loss_form
     if resolved.changed_buffers.reads_values and plan.mesh.data * plan.rounds > 1 and not data.is_stream:
         trainer.branches = _branch_watch(job, plan, part, trainer, data, mesh.data_rank)
+    form = trials.loss_form
+    if job.audit is not None and form is not None and not (form.counted or form.per_sample):
+        trainer.audit_loss = _loss_audit(job, part, form, _loss_trial(job, plan, part, trainer, data))
     return Assembly(part, trainer, trials.loss_note, tables)
+
+
+def _loss_audit(
+    job: Job, part: "SingleStagePart | PipelinePart", form: ScalarForm, trial: LossTrial
+) -> Callable[[int, MicroBatch], None]:
+    """Return what an audited step does with a scalar loss that says nothing about its denominator."""
+
+    def audit(step: int, micro: MicroBatch) -> None:
+        with unchanged(part.module, job.loss, *job.metrics.values()):
+            trial.refuse_uneven_step(splittable(job.loss), form, part.place(micro), step)
+        part.drop_gathered()  # the update comes next
+
+    return audit
 
 
 def _try_loss(

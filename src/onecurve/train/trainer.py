@@ -1,7 +1,7 @@
 """The training step and the evaluation, on this rank's part of the model."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -79,6 +79,8 @@ class Trainer:
         self._start = TrainState()
         self.audit: Audit | None = None
         """Computes some steps a second time; None if the job does not want that."""
+        self.audit_loss: Callable[[int, MicroBatch], None] | None = None
+        """Compares the scalar loss of a micro-batch with those of its parts, in audited steps."""
         self.branches: BranchWatch | None = None
         """Watches the branches of a model that reads values."""
 
@@ -110,6 +112,8 @@ class Trainer:
         compute = partial(self._run_rounds, step, measured=measured)
         if self.audit is not None and self.audit.has_begun:
             totals = self.audit.run(step, rounds, compute)
+            if self.audit_loss is not None:
+                self.audit_loss(step, rounds[0])
         else:
             totals = compute(rounds, self._data_rank)
         if self.branches is not None:

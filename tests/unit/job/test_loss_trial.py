@@ -12,6 +12,7 @@ from torch import Tensor
 
 import onecurve as oc
 from onecurve.describe.errors import OnecurveError
+from onecurve.describe.scalar_form import ScalarForm
 from onecurve.job.batch import MicroBatch
 from onecurve.job.job import Loss
 from onecurve.job.loss_trial import LossTrial
@@ -237,3 +238,29 @@ def test_a_rank_with_placeholder_outputs_makes_the_same_calls_but_does_not_judge
             assert judges
         calls[judges] = len(counted)
     assert calls[True] == calls[False] == 6  # the whole, two parts, and the whole with three other seeds
+
+
+def masked_mean(out: Tensor, target: Tensor) -> Tensor:
+    """A mean over the targets below 100: floating-point numbers, which no trial edits."""
+    mask = target < 100
+    return ((out[:, 0] - target).square() * mask).sum() / mask.sum()
+
+
+def test_an_audited_step_shows_a_mean_over_something_else_than_samples() -> None:
+    def read_numbers(begin: int, end: int, copies: int) -> MicroBatch:
+        assert copies == 1
+        return MicroBatch(DATA[begin:end], DATA[begin:end, 1], end - begin)
+
+    trial = LossTrial(infer=inputs_of, read=read)
+    usual = MicroBatch(DATA[:8], torch.arange(8.0), 8)
+    forms: list[ScalarForm] = []
+    unknown = LossTrial(infer=inputs_of, read=read_numbers, on_form=forms.append)
+    assert unknown.refuse_unsplittable(masked_mean, unknown.read(0, 12, 1)) == ""
+    assert not forms[0].counted
+    assert not forms[0].per_sample
+    trial.refuse_uneven_step(masked_mean, forms[0], usual, 100)
+    rare = MicroBatch(usual.inputs, usual.target.clone(), 8)
+    rare.target[6] = 500
+    with pytest.raises(OnecurveError, match=r"'masked_mean'.*with the targets of step 200, 8 samples at once"):
+        trial.refuse_uneven_step(masked_mean, forms[0], rare, 200)
+    LossTrial(infer=inputs_of, read=read, judges=False).refuse_uneven_step(masked_mean, forms[0], rare, 200)
