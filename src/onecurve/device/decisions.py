@@ -3,8 +3,10 @@
 import random
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,43 +22,63 @@ _LARGEST = 1 - 2**-53
 """The largest number that `random.random()` returns."""
 
 
+@dataclass
+class _Watch:
+    """The context of one call of `decisions`."""
+
+    forced: bool | None
+    found: set[Decision] = field(default_factory=set)
+    thread: int = field(default_factory=threading.get_ident)
+    left: int = _MOST_FORCED
+
+    def decide(self, tensor: Tensor, value: Callable[[Tensor], Any]) -> bool:
+        if self.forced is not None and self.left > 0:
+            self.left -= 1
+            return self.forced
+        return bool(value(tensor))
+
+
+_watches: list[_Watch] = []
+"""The contexts that are entered, the innermost last."""
+
+
 @contextmanager
 def decisions(forced: bool | None = None) -> Iterator[set[Decision]]:
     """Context manager that yields the set of the decisions that the calling thread takes inside.
 
     `forced`: the answer that the code gets instead of the value of the tensor.
     """
-    found: set[Decision] = set()
-    thread, left = threading.get_ident(), _MOST_FORCED
+    _install()
+    watch = _Watch(forced)
+    _watches.append(watch)
+    try:
+        yield watch.found
+    finally:
+        _watches.remove(watch)
+
+
+@cache
+def _install() -> None:
+    """Replace the methods of Tensor that return its value, once: each change of a class makes Python forget what it
+    has cached about it, and after a thousand changes it caches nothing any more."""
     to_bool, to_item = Tensor.__bool__, Tensor.item
 
-    def decide(tensor: Tensor, frame: Any, value: Any) -> bool:
-        nonlocal left
-        if threading.get_ident() != thread:
-            return bool(value(tensor))
-        if forced is not None and left > 0:
-            left -= 1
-            decided = forced
-        else:
-            decided = bool(value(tensor))
-        found.add((f"{frame.f_code.co_filename}:{frame.f_lineno}", decided))
+    def decide(tensor: Tensor, frame: Any, value: Callable[[Tensor], Any]) -> Any:
+        watch = _watches[-1] if _watches else None
+        if watch is None or watch.thread != threading.get_ident():
+            return value(tensor)
+        decided = watch.decide(tensor, value)
+        watch.found.add((f"{frame.f_code.co_filename}:{frame.f_lineno}", decided))
         return decided
 
-    def as_bool(tensor: Tensor) -> bool:
+    def as_bool(tensor: Tensor) -> Any:
         return decide(tensor, sys._getframe(1), to_bool)
 
     def as_item(tensor: Tensor) -> Any:
         return decide(tensor, sys._getframe(1), to_item) if tensor.dtype == torch.bool else to_item(tensor)
 
-    before = {name: vars(Tensor)[name] for name in ("__bool__", "item") if name in vars(Tensor)}
     replaced: Any = Tensor
     replaced.__bool__, replaced.item = as_bool, as_item
-    try:
-        yield found
-    finally:
-        del replaced.__bool__, replaced.item  # they are inherited
-        for name, value in before.items():
-            setattr(Tensor, name, value)
 
 
 @contextmanager

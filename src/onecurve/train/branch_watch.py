@@ -45,8 +45,11 @@ class BranchWatch:
             yield
         self._new |= found - self._known
 
-    def verify(self, step: int) -> None:
-        """Test the micro-batches of a step, before its update, if a rank has made a decision that is new."""
+    def verify(self, step: int, position: int) -> None:
+        """Test the micro-batches of a step, before its update, if a rank has made a decision that is new.
+
+        `position`: the first of the step's samples.
+        """
         count = torch.tensor([float(len(self._new))], device=self.device)
         if not all_reduce_sum(self.group, count).item():
             return
@@ -54,11 +57,11 @@ class BranchWatch:
         self._known |= new
         what = ", ".join(sorted(f"{place} is {decided}" for place, decided in new)) or "a decision of another rank"
         for number in range(self.plan.rounds):
-            self.test(self._whole_and_parts(step, number), f"step {step}: {what}")
+            self.test(self._whole_and_parts(position, number), f"step {step}: {what}")
 
-    def _whole_and_parts(self, step: int, number: int) -> list[MicroBatch]:
-        """A micro-batch together with some neighbours, and both of them by themselves."""
-        first = (step - 1) * self.plan.global_batch
+    def _whole_and_parts(self, first: int, number: int) -> list[MicroBatch]:
+        """A micro-batch together with some neighbours, and both of them by themselves. `first`: position of the step's
+        first sample."""
         begin, end = self.share(first, number)
         last = min(end + _NEIGHBOURS, first + self.plan.global_batch)
         if last > end:

@@ -117,7 +117,7 @@ class Trainer:
         else:
             totals = compute(rounds, self._data_rank)
         if self.branches is not None:
-            self.branches.verify(step)
+            self.branches.verify(step, self._start.samples_after(step, job.global_batch) - job.global_batch)
         if part.gradient_hooks:
             self._run_hooks(totals)
         with step_clock.measure("update"):

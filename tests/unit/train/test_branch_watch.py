@@ -35,16 +35,16 @@ def take(watch: BranchWatch, value: float) -> None:
 def test_only_new_decisions_are_tested_and_all_rounds_of_their_step() -> None:
     watch, tested = watch_of("mb4×2")
     take(watch, 1.0)
-    watch.verify(1)
+    watch.verify(1, 0)
     take(watch, 2.0)
-    watch.verify(2)
+    watch.verify(2, 8)
     assert [micros for micros, _ in tested] == [
         [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]],
         [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]],
     ]
     assert all(decided.startswith(f"step 1: {__file__}:") and decided.endswith(" is True") for _, decided in tested)
     take(watch, -1.0)
-    watch.verify(3)
+    watch.verify(3, 16)
     assert len(tested) == 4
     assert tested[-1][1].endswith(" is False")
 
@@ -62,5 +62,5 @@ def test_a_micro_batch_is_tested_beside_others_of_the_same_batch(
 ) -> None:
     watch, tested = watch_of(plan, data_rank)
     take(watch, 1.0)
-    watch.verify(2)
+    watch.verify(2, 16)
     assert [micros for micros, _ in tested] == [expected]
