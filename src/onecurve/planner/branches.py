@@ -13,13 +13,16 @@ def refuse_branching_blocks(plan: Plan, traced: TracedModel) -> None:
     before them send: a rank that leaves one out would make the others wait, or end the run.
     """
     axis = "shard" if plan.mesh.shard > 1 else "pipeline"
-    called = []
-    for forced in (False, True):
-        with decisions(forced), forced_draws(largest=forced):
-            called.append(traced.called_blocks())
-    if None in called or called[0] == called[1]:  # a trace that failed says nothing
+    called: list[set[str]] = []
+    # Draws are also tried without forced decisions: a forward that validates its input may raise under these.
+    for decided, largest in ((None, False), (None, True), (False, False), (True, True)):
+        with decisions(decided), forced_draws(largest=largest):
+            blocks = traced.called_blocks()
+        if blocks is not None:  # a trace that failed says nothing
+            called.append(blocks)
+    names = sorted(name for name in set[str]().union(*called) if any(name not in blocks for blocks in called))
+    if not names:
         return
-    names = sorted((called[0] or set()) ^ (called[1] or set()))
     raise OnecurveError(
         f"plan {plan}: forward leaves out blocks ({', '.join(names[:3])}) by random numbers or by values of tensors, "
         f"as layer drop does, and under '{axis}' all ranks must call the same blocks; use a plan with 'replicate', or "

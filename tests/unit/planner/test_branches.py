@@ -41,6 +41,12 @@ class Model(nn.Module):
         return self.head(x)
 
 
+def validated(x: Tensor) -> bool:
+    if (x.abs() > 1e9).any():
+        raise ValueError("the input is too large")
+    return random.random() > 0.1
+
+
 def resolve(plan: str, keeps: Callable[[Tensor], object]) -> None:
     data = [(torch.full((4,), float(i)), i % 3) for i in range(16)]
     job = oc.Job(
@@ -62,8 +68,9 @@ def resolve(plan: str, keeps: Callable[[Tensor], object]) -> None:
         lambda _: np.random.rand() > 0.1,
         lambda _: torch.rand(()) > 0.1,
         lambda x: x.sum() > -1e9,
+        validated,
     ],
-    ids=["uniform", "rarely", "numpy", "torch", "values"],
+    ids=["uniform", "rarely", "numpy", "torch", "values", "validated"],
 )
 @pytest.mark.parametrize("plan", ["shard2 mb4", "pipeline2 mb4×2"])
 def test_blocks_that_are_left_out_by_chance_are_named(plan: str, keeps: Callable[[Tensor], object]) -> None:
